@@ -9,6 +9,7 @@ from typing import Any
 from chargehand import __version__
 from chargehand.api import views
 from chargehand.api.deliveries import DeliveriesApi
+from chargehand.api.flows import FlowsApi
 from chargehand.api.jobs import JobsApi
 from chargehand.api.queues import QueuesApi
 from chargehand.api.service import ServiceApi
@@ -22,6 +23,8 @@ from chargehand.doors.provisioning.door import ProvisioningDoor
 from chargehand.doors.tasks.door import TasksDoor
 from chargehand.engine.chores import Chore, Chores, engine_chores
 from chargehand.engine.engine import Engine
+from chargehand.engine.flow import KIND as FLOW
+from chargehand.engine.flows import Flows
 from chargehand.engine.job import FINAL, SECOND
 from chargehand.engine.moves import Moved, RetryPolicy
 from chargehand.engine.runner import IN_PROCESS
@@ -65,6 +68,7 @@ class Server:
         )
         policy = RetryPolicy(config.engine.backoff_base_seconds, config.engine.backoff_max_seconds)
         self.engine = Engine(store, policy=policy)
+        self._flows = Flows(self.engine)
         self.egress = EgressPolicy.of(config)
         self.files = Files(store, Blobs(config.files_directory), self.engine.new_id)
         self.inference = self._inference_door() if config.inference.enabled else None
@@ -73,6 +77,7 @@ class Server:
         self.provisioning = self._provisioning_door() if config.provisioning.enabled else None
         webhooks: dict[str, DoorWebhooks] = {  # all kinds of jobs, also those of doors that are off
             views.KIND: DoorWebhooks(views.render),
+            FLOW: DoorWebhooks(views.render),
             **InferenceDoor.webhooks,
             **TasksDoor.webhooks,
             **ProvisioningDoor.webhooks,
@@ -91,6 +96,7 @@ class Server:
             self.tasks.watch(self.outbox)
         self.engine.on_move(_counting(self.metrics))
         self.kinds = Kinds(views.SCOPES | InferenceDoor.scopes | TasksDoor.scopes | ProvisioningDoor.scopes)
+        self._jobs = JobsApi(self.engine, self.config, self.egress, self.tracing, self.kinds)
         self.console = Console(self.engine, self.outbox, self._open_kinds(), self.kinds, auth=config.has_auth)
         if self.inference is not None:
             self.inference.on_target(self.console.feed.on_target)
@@ -105,7 +111,7 @@ class Server:
 
     def _open_kinds(self) -> tuple[str, ...]:
         doors = ((self.inference, InferenceDoor), (self.tasks, TasksDoor), (self.provisioning, ProvisioningDoor))
-        return (*(kind for door, made in doors if door is not None for kind in made.webhooks), views.KIND)
+        return (*(kind for door, made in doors if door is not None for kind in made.webhooks), views.KIND, FLOW)
 
     def _inference_door(self) -> InferenceDoor:
         return InferenceDoor(self.engine, self.config, self.files, self.egress, self.tracing, self.metrics)
@@ -128,8 +134,18 @@ class Server:
         return cls(config, store, siblings)
 
     def routes(self) -> list[Route]:
+        doors = {"engine": self._jobs.steps} | {
+            name: door.steps
+            for name, door in (
+                ("tasks", self.tasks),
+                ("inference", self.inference),
+                ("provisioning", self.provisioning),
+            )
+            if door is not None
+        }
         return [
-            *JobsApi(self.engine, self.config, self.egress, self.tracing, self.kinds).routes(),
+            *self._jobs.routes(),
+            *FlowsApi(self.engine, self._flows, self.config, self.egress, self.tracing, self.kinds, doors).routes(),
             *WorkApi(self.engine, self.config).routes(),
             *QueuesApi(self.engine, self.kinds).routes(),
             *DeliveriesApi(self.engine, self.outbox, self.kinds).routes(),
@@ -183,6 +199,7 @@ class Server:
             # Only one process uses the file, so the runners of the process before hold their leases for nobody.
             await self.engine.lapse_all(IN_PROCESS)
         await self.engine.refresh_limits()
+        await self._jobs.start()
         self._run(self.outbox.run())
         if self.tasks is not None:
             await self.tasks.start()
@@ -194,6 +211,8 @@ class Server:
         if self._siblings is not None:
             await self._siblings.listen(self._service.render)
         await self.http.start(self.application(extra_routes), server.host, server.port, Tls.of(server), inherited)
+        if self.tasks is not None and self.tasks.grpc is not None:
+            await self.tasks.grpc.start(self._gate.known, shared=self._siblings is not None)
         if self.provisioning is not None:
             self.provisioning.listening(self.url)
             self._run(self.provisioning.run())
@@ -222,6 +241,8 @@ class Server:
         """Refuse new claims, answer running requests, let webhooks in flight end, hand leases back: each step has a time limit."""
         self.engine.drain()
         self.console.feed.close()
+        if self.tasks is not None and self.tasks.grpc is not None:
+            await self.tasks.grpc.close(self.config.server.drain_seconds)
         await self.http.drain()
         await self.outbox.drain(self.config.webhooks.timeout_seconds)
         for task in self._background:
@@ -229,6 +250,7 @@ class Server:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._siblings is not None:
             self._siblings.close()
+        await self.engine.handed_back()
         await self.store.close()
         await asyncio.to_thread(self.tracing.shutdown)
 

@@ -38,6 +38,7 @@ ENDLESS = ("/engine/feed",)
 # The smallest valid body for each route that takes one, by the last part of its path.
 BODIES: dict[str, dict[str, Any]] = {
     "jobs": {"queue": "q", "payload": None},
+    "flows": {"steps": [{"name": "a", "door": "engine", "body": {"queue": "q", "payload": None}}]},
     "claims": {"queues": ["nothing-here"]},
     "beat": {"lease": 1},
     "advance": {"lease": 1, "stage": "on-its-way"},
@@ -91,6 +92,8 @@ def body_of(route: Route) -> Any:
         return None
     if route.path == "/api/v1/jobs":
         return {"server_serial": "SN-1", "recipe": {}}
+    if route.path.startswith("/engine/flows/"):
+        return {}
     # The codeQ routes check the token first and read the body last, and ignore unknown fields.
     return {} if route.path.startswith(("/v1/codeq/", *GUARDED)) else BODIES[route.path.rpartition("/")[2]]
 
@@ -179,7 +182,7 @@ async def test_the_things_of_another_tenant_are_not_found(
     async def as_acme_sees_it() -> list[bytes]:
         views = [f"/engine/jobs/{job_id}", f"/engine/jobs/{job_id}/events", f"/engine/deliveries/{delivery['id']}"]
         views += [f"/engine/endpoints/{delivery['endpoint_id']}", "/engine/jobs", "/engine/queues"]
-        return [(await acme.get(view)).body for view in views]
+        return [(await acme.get(view)).body.partition(b',"as_of"')[0] for view in views]
 
     before = await as_acme_sees_it()
     umbrella = nobody.of(token_of("umbrella"))

@@ -21,7 +21,8 @@ async def test_a_queue_shows_how_many_jobs_it_has_in_each_state(api: Api) -> Non
     assert oldest_at
     assert waiting == {
         "a/b c": {
-            "kind": "job", "queue": "a/b c", "ready": 1, "delayed": 1, "running": 1, "paused": False, "max_running": None
+            "kind": "job", "queue": "a/b c", "ready": 1, "delayed": 1, "running": 1, "paused": False, "max_running": None,
+            "rate": None, "key_max_running": None, "key_rate": None,
         }
     }  # fmt: skip
     await api.move(job, "succeed")

@@ -29,7 +29,7 @@ pytestmark = on_sqlite
 
 # Has all scopes and holds all jobs, so that neither scope nor tenant nor name is the cause of a refusal.
 HOLDER = "holder"
-KINDS = ("job", "inference", "batch", "task", "provision")
+KINDS = ("job", "flow", "inference", "batch", "task", "provision")
 
 # Open to everybody: these show no data of any tenant.
 OPEN = {
@@ -95,6 +95,7 @@ TASKS = {
 # The kinds of jobs that a route is for, by the start of its path; the routes in FOR_ALL_KINDS take all kinds.
 OWN_KINDS = {
     "/engine/jobs/{job_id}": ("job",),
+    "/engine/flows/{job_id}": ("flow",),
     "/jobs/{job_id}": ("inference",),
     "/v1/batches/{batch_id}": ("batch",),
     "/v1/codeq/tasks/{task_id}": ("task",),
@@ -168,7 +169,8 @@ def name_of(route: Route) -> str:
 
 
 def path_of(route: Route, ids: dict[str, str]) -> str:
-    return re.sub(r"\{(\w+).*?\}", lambda found: (SOME | ids)[found[1]], route.path)
+    path = re.sub(r"\{(\w+).*?\}", lambda found: (SOME | ids)[found[1]], route.path)
+    return f"{path}?seconds=0" if path.endswith("/wait") else path
 
 
 def accepted(route: Route) -> set[str]:
@@ -187,14 +189,22 @@ def scoped_routes(server: Server) -> list[Route]:
 
 
 async def ask(api: Api, route: Route, ids: dict[str, str], lease: int = 1) -> Answer:
-    body = BODIES.get(route.path.rpartition("/")[2], {})
+    body = {} if route.path.startswith("/engine/flows/") else BODIES.get(route.path.rpartition("/")[2], {})
     if "lease" in getattr(route.request, "__struct_fields__", ()):
         body = {"lease": lease, **body}
     return await api.call(route.method, path_of(route, ids), None if route.request is None else body)
 
 
 # These answers show the time, count requests, or have no end.
-RESTLESS = ("/engine/feed", "/engine/chores", "/metrics", "/engine/overview", "/targets", "/v1/codeq/admin/workers")
+RESTLESS = (
+    "/engine/feed",
+    "/engine/chores",
+    "/engine/queues",
+    "/metrics",
+    "/engine/overview",
+    "/targets",
+    "/v1/codeq/admin/workers",
+)
 # These routes are for the operator and show all tenants.
 OF_ALL_TENANTS = ("/metrics",)
 
@@ -301,7 +311,7 @@ async def test_a_list_shows_only_kinds_that_the_caller_may_read_at_their_own_doo
     jobs = {kind: await held_job(server.engine, kind) for kind in KINDS}
     reader = nobody.of("only-jobs:read")
     shown = (await reader.get("/engine/jobs")).good()["jobs"]
-    assert {job["kind"] for job in shown} == {"job", "inference", "batch"}
+    assert {job["kind"] for job in shown} == {"job", "flow", "inference", "batch"}
     assert {job["kind"] for job in (await nobody.of(HOLDER).get("/engine/jobs")).good()["jobs"]} == set(KINDS)
     for kind in DOORS_OWN:
         (await reader.get(f"/engine/jobs?kind={kind}")).problem(403, "auth.forbidden")

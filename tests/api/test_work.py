@@ -250,8 +250,38 @@ async def test_a_finished_job_accepts_no_further_move(api: Api, subtests: pytest
     job = await api.claim()
     (await api.move(job, "succeed", result=1)).good()
     for move, fields in MOVES.items():
+        if move != "succeed":
+            with subtests.test(move=move):
+                (await api.move(job, move, **fields)).problem(409, "conflict.stale_lease")
+
+
+async def test_a_worker_whose_answer_was_lost_may_finish_a_job_again(api: Api, subtests: pytest.Subtests) -> None:
+    for move, fields in (("succeed", {"result": {"n": 1}}), ("fail", {"error": "no disk", "failed_step": "start"})):
         with subtests.test(move=move):
-            (await api.move(job, move, **fields)).problem(409, "conflict.stale_lease")
+            job_id = await api.submit()
+            job = await api.claim()
+            first = (await api.move(job, move, **fields)).good()
+            before = await api.job(job_id)
+            assert (await api.move(job, move, **fields)).good() == first
+            assert await api.job(job_id) == before
+
+
+async def test_another_outcome_under_the_same_lease_is_refused_with_how_the_job_ended(
+    api: Api, subtests: pytest.Subtests
+) -> None:
+    for (move, fields), (other, more) in (
+        (("succeed", {"result": 1}), ("fail", {"error": "no"})),
+        (("fail", {"error": "no"}), ("succeed", {"result": 1})),
+        (("fail", {"error": "no"}), ("fail", {"error": "another"})),
+        (("retry", {"error": "no"}), ("fail", {"error": "another"})),
+    ):
+        with subtests.test(first=move, then=other):
+            job_id = await api.submit(max_attempts=1)
+            job = await api.claim()
+            ended = (await api.move(job, move, **fields)).good()["state"]
+            refused = (await api.move(job, other, **more)).problem(409, "conflict.stale_lease")
+            assert f"ended as {ended}" in refused["detail"]
+            assert (await api.job(job_id))["state"] == ended
 
 
 # ── what workers may say ──────────────────────────────────────────────────────────────────────────────────────────────

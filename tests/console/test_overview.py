@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from chargehand.app import Server
 from chargehand.http.credentials import hash_token
 from tests.api.serving import Api, on_sqlite, serving, talking, until
 from tests.webhooks.receiver import Receiver, after, answer
@@ -35,7 +34,7 @@ def door(whole: Any, kind: str = "job") -> Any:
 
 async def test_the_overview_of_a_new_server_has_zeros_for_every_enabled_door(api: Api) -> None:
     whole = await overview(api)
-    assert [each["kind"] for each in whole["doors"]] == ["inference", "task", "job"]
+    assert [each["kind"] for each in whole["doors"]] == ["inference", "task", "job", "flow"]
     for each in whole["doors"]:
         assert (each["waiting"], each["running"], each["oldest_at"]) == (0, {}, None)
         assert each["hour"] == dict.fromkeys(("submitted", "ended", "failed", "waiting", "running"), [0] * 60)
@@ -58,11 +57,6 @@ async def test_jobs_are_counted_by_the_state_that_callers_see_and_by_minute(api:
     assert sum(found["hour"]["submitted"][-2:]) == 3
     (await api.move(job, "fail", error="broke")).good()
     assert sum(door(await overview(api))["hour"]["failed"][-2:]) == 1
-
-
-async def test_overviews_within_a_second_make_the_store_count_once(server: Server) -> None:
-    overviews = server.console._overviews
-    assert await overviews._count() is await overviews._count()
 
 
 async def test_failing_deliveries_are_pending_and_delivered_ones_are_in_the_hour(api: Api, receiver: Receiver) -> None:

@@ -9,12 +9,13 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from chargehand.engine.engine import MAX_TEXT, SWEEP_BATCH, Engine
+from chargehand.engine.engine import SWEEP_BATCH, Engine
 from chargehand.engine.guard import Guard
-from chargehand.engine.job import SECOND, Event, Job, QueueSettings, SetQueue, State
+from chargehand.engine.job import SECOND, Event, Job, QueueLimits, QueueSettings, Rate, SetQueue, State
 from chargehand.engine.moves import Broke, Change, Moved, Note
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.store import Store
+from chargehand.engine.texts import MAX_TEXT
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease
 from tests.conftest import Clock
 from tests.engine.given import (
@@ -121,6 +122,31 @@ async def test_room_in_a_limited_queue_wakes_a_waiting_claim(engine: CountingEng
         await engine.broke(Guard.held(job), Broke("no", delay_seconds=LONG))
     async with asyncio.timeout(AT_ONCE):
         assert [claimed.id for claimed in await waiter] == [second]
+
+
+async def test_the_end_of_a_job_wakes_a_waiting_claim_for_the_next_of_its_key(engine: CountingEngine) -> None:
+    await engine.set_queue(QueueSettings(a_queue("q"), limits=QueueLimits(key_max_running=1)))
+    await engine.submit(a_job(limit_key="acme"))
+    second = (await engine.submit(a_job(limit_key="acme"))).job_id
+    job = await claim_one(engine)
+    waiter = await claiming(engine)
+    await engine.succeed(Guard.held(job), b"{}")
+    async with asyncio.timeout(AT_ONCE):
+        assert [claimed.id for claimed in await waiter] == [second]
+
+
+@pytest.mark.parametrize("limits", [QueueLimits(rate=Rate(1, 0.2)), QueueLimits(key_rate=Rate(1, 0.2))])
+async def test_a_waiting_claim_is_woken_when_a_rate_allows_the_next_job(store_url: str, limits: QueueLimits) -> None:
+    async with opened(store_url) as store, kept_up(engine := an_engine(store), engine__poll_seconds=3600):
+        await engine.set_queue(QueueSettings(a_queue("q"), limits=limits))
+        await engine.submit(a_job(limit_key="acme"))
+        second = (await engine.submit(a_job(limit_key="acme"))).job_id
+        first = await claim_one(engine)
+        waiter = asyncio.create_task(engine.claim((a_queue("q"),), "waiter", 60, wait_seconds=LONG))
+        async with asyncio.timeout(10):
+            [claimed] = await waiter
+    assert claimed.id == second
+    assert claimed.updated_at - first.updated_at >= 0.2 * SECOND
 
 
 async def test_one_job_wakes_only_the_claim_that_waited_longest(engine: CountingEngine) -> None:

@@ -9,7 +9,7 @@ from chargehand.errors import StoreCorrupt, StoreError, StoreUnavailable
 from chargehand.store import open_store
 from chargehand.store.checkup import look
 from chargehand.store.queries import load_migrations
-from tests.store.given import a_job
+from tests.store.given import a_job, sql
 
 
 def newest(store_url: str) -> int:
@@ -39,6 +39,15 @@ async def test_a_checkup_reads_version_and_newest_job_while_a_server_runs(store_
         assert (found.schema, found.newest_job) == (newest(store_url), job.id)
     finally:
         await store.close()
+
+
+async def test_a_checkup_reads_who_may_work_on_a_newer_store(store_url: str) -> None:
+    await (await open_store(store_url)).close()
+    ours = (await look(store_url)).newest_schema
+    future = f"INSERT INTO schema_migrations (version, name, applied_at, oldest) VALUES (999, 'future', 0, {ours})"
+    await sql(store_url, future)
+    found = await look(store_url)
+    assert (found.schema, found.oldest_schema) == (999, ours)
 
 
 async def test_a_checkup_reports_a_file_that_is_not_a_store(tmp_path: Path) -> None:

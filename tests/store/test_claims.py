@@ -14,6 +14,7 @@ from chargehand.engine.reads import JobFilter
 from chargehand.engine.store import Claim, Store
 from tests.conftest import Clock
 from tests.store.given import (
+    TENANT,
     a_job,
     a_queue,
     claim,
@@ -239,7 +240,7 @@ async def test_two_nodes_together_never_exceed_the_limit_of_a_queue(postgres_url
             nonlocal done, most
             while done < 40:
                 for job in (await store.write(Claim((a_queue("q"), a_queue("other")), "w", 60, 2))).jobs:
-                    most = max(most, len(await stores[0].list_jobs(JobFilter(state=State.RUNNING))))
+                    most = max(most, len(await stores[0].list_jobs(JobFilter(TENANT, state=State.RUNNING))))
                     assert await move(store, job, "succeed")
                     done += 1
 

@@ -22,6 +22,7 @@ from tests.api.serving import until
 from tests.conftest import Clock
 from tests.store.given import (
     KILL,
+    TENANT,
     URL,
     a_job,
     a_queue,
@@ -110,7 +111,9 @@ async def test_one_invalid_operation_is_refused_and_the_others_of_its_group_succ
     bad = answers.pop(10)
     assert [answer for answer in answers if isinstance(answer, BaseException)] == []
     assert isinstance(bad, BadRequest), repr(bad)
-    assert {job.id for job in await store.list_jobs(JobFilter())} == {job.id for job in jobs if job is not jobs[10]}
+    assert {job.id for job in await store.list_jobs(JobFilter(TENANT))} == {
+        job.id for job in jobs if job is not jobs[10]
+    }
 
 
 async def _submit(store: Store, job: Any) -> str:
@@ -144,7 +147,7 @@ async def test_a_value_that_cannot_be_looked_up_is_refused(store: Store, text: s
     with suppress(BadRequest):
         assert await store.get_job(text) is None
     with suppress(BadRequest):
-        assert await store.list_jobs(JobFilter(queue=text)) == []
+        assert await store.list_jobs(JobFilter(TENANT, queue=text)) == []
     with suppress(BadRequest):
         assert await store.list_deliveries(DeliveryFilter(job_id=text)) == []
     await submit(store)
@@ -157,7 +160,7 @@ async def test_a_missing_table_is_an_error_of_the_store_and_not_of_the_caller(st
     with pytest.raises(StoreError):
         await store.get_job(job_id)
     with pytest.raises(StoreError):
-        await store.list_jobs(JobFilter())
+        await store.list_jobs(JobFilter(TENANT))
     with pytest.raises(StoreError):
         await submit(store)
     for table in ("jobs", "job_payloads"):
@@ -205,7 +208,7 @@ async def test_a_job_that_does_not_fit_is_refused_and_leaves_nothing_behind(file
 async def test_a_full_store_can_still_be_read_and_its_error_says_what_to_do(file_url: str) -> None:
     async with opened(file_url, max_bytes=SMALL) as store:
         await fill(store)
-        assert await store.list_jobs(JobFilter())
+        assert await store.list_jobs(JobFilter(TENANT))
         with pytest.raises(StoreFull, match=r"store\.max_bytes"):
             await submit(store, payload=bytes(SMALL))
 
@@ -283,7 +286,7 @@ async def test_a_damaged_database_is_reported_at_its_first_use(file: Path, file_
     damaged = damage(file)
     with pytest.raises(StoreCorrupt):
         async with opened(file_url) as store:
-            await store.list_jobs(JobFilter())
+            await store.list_jobs(JobFilter(TENANT))
     assert contents(file_url) == damaged
 
 
@@ -332,7 +335,7 @@ async def test_nothing_acknowledged_is_lost_when_the_writer_dies(file_url: str) 
     async with opened(file_url) as store:
         await asyncio.gather(*[keep_submitting(store) for _ in range(16)])
     async with opened(file_url) as store:
-        kept = {job.id for job in await store.list_jobs(JobFilter(limit=10_000))}
+        kept = {job.id for job in await store.list_jobs(JobFilter(TENANT, limit=10_000))}
         assert len(acknowledged) >= 100
         assert kept >= set(acknowledged)
         assert await sql(file_url, "PRAGMA integrity_check") == [("ok",)]
@@ -388,7 +391,7 @@ async def test_reads_and_writes_recover_from_lost_connections_without_reopening(
 
     async with asyncio.timeout(30):
         await asyncio.gather(*[keep_submitting() for _ in range(8)])
-    kept = {job.id for job in await node.list_jobs(JobFilter(limit=10_000))}
+    kept = {job.id for job in await node.list_jobs(JobFilter(TENANT, limit=10_000))}
     assert kept >= set(acknowledged)
     assert refused <= 3 * 16, "each kill fails only the calls that were under way"
     await node.check()

@@ -116,6 +116,27 @@ async def test_callers_of_a_commit_that_hangs_are_failed_and_served_again_when_i
     assert [type(answer) for answer in await outcomes(group, "again")] == [Submitted]
 
 
+async def test_a_caller_behind_a_commit_that_fails_late_waits_no_longer_than_others() -> None:
+    patience, first, never = 0.4, asyncio.Event(), asyncio.Event()
+
+    async def commit(operations: Sequence[AnyOperation]) -> Sequence[Answer]:
+        await (never if first.is_set() else first).wait()
+        raise StoreUnavailable("gone")
+
+    group = Group(commit, size=1, patience_seconds=patience)
+    ahead, behind = group.put(a_job()), group.put(a_job())
+    too_late = asyncio.create_task(
+        asyncio.sleep(patience * 1.5)
+    )  # the loop's timers are in order, however slow the machine is
+    asyncio.get_running_loop().call_later(patience * 0.8, first.set)
+    await asyncio.wait((behind, too_late), return_when=asyncio.FIRST_COMPLETED)
+    assert behind.done()
+    assert [type(error) for error in await asyncio.gather(ahead, behind, return_exceptions=True)] == [
+        StoreUnavailable
+    ] * 2
+    never.set()
+
+
 async def test_a_group_is_bounded_in_bytes_too() -> None:
     ledger = Ledger()
     group = Group(ledger.commit, size=100)

@@ -14,6 +14,7 @@ from chargehand.engine.reads import EndpointFilter, JobFilter
 from chargehand.engine.store import Store
 from tests.conftest import Clock
 from tests.store.given import (
+    TENANT,
     a_job,
     a_report,
     claim,
@@ -64,6 +65,7 @@ async def test_a_submitted_job_is_stored_as_it_was_given(store: Store, clock: Cl
         "reports",
         "unique_key",
         "keep_seconds",
+        "waits",
     }:
         assert getattr(job, name) == getattr(given, name), name
     assert (job.state, job.stage, job.attempt, job.lease, job.result) == (State.QUEUED, "", 0, 0, None)
@@ -104,7 +106,7 @@ async def test_the_same_key_gives_the_same_job(store: Store) -> None:
     again = await store.write(a_job(idempotency_key="k", fingerprint="f", payload=b"2"))
     assert (first.created, again.created, again.job_id, again.moved) == (True, False, first.job_id, None)
     assert (await get(store, first.job_id)).payload == b"1"
-    assert len(await store.list_jobs(JobFilter())) == 1
+    assert len(await store.list_jobs(JobFilter(TENANT))) == 1
 
 
 async def test_a_known_key_returns_the_fingerprint_it_was_used_with(store: Store) -> None:
@@ -138,7 +140,7 @@ async def test_fifty_submissions_at_once_with_one_key_make_one_job(store_url: st
     async with opened(store_url, group_size=group_size) as store:
         jobs = [a_job(idempotency_key="k", reports=(a_report(),)) for _ in range(50)]
         answers = await asyncio.gather(*[store.write(job) for job in jobs])
-        [job] = await store.list_jobs(JobFilter())
+        [job] = await store.list_jobs(JobFilter(TENANT))
         assert [answer.created for answer in answers].count(True) == 1
         assert {answer.job_id for answer in answers} == {job.id}
         assert [each.pending for each in await store.list_endpoints(EndpointFilter())] == [1]

@@ -5,6 +5,7 @@ import pytest
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import SECOND, State
 from chargehand.engine.moves import Change, Note, Prune
+from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.store import FinishedJobs, KeptJobs, OldJobs, Store
 from tests.conftest import Clock
@@ -14,7 +15,7 @@ ENDS = {"succeed": State.SUCCEEDED, "fail": State.FAILED, "cancel": State.CANCEL
 
 
 async def kept(store: Store) -> set[str]:
-    return {job.id for job in await store.list_jobs(JobFilter(limit=1000))}
+    return {job.id for job in await store.list_jobs(JobFilter(TENANT, limit=1000))}
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -147,16 +148,21 @@ async def test_a_refused_requeue_does_not_change_the_payload(store: Store) -> No
 # Counting ---------------------------------------------------------------------------------------------------------------
 
 
+async def ready(store: Store) -> dict[int, int]:
+    [of_q] = [count.by_priority for count in await store.count_queues() if count.queue == a_queue("q")]
+    return of_q
+
+
 async def test_ready_jobs_are_counted_by_priority(store: Store, clock: Clock) -> None:
     await submit_many(store, 3, priority=5)
     await submit_many(store, 2, priority=0)
     await submit(store, priority=9, delay_seconds=10)
     await submit(store, priority=5, queue="other")
-    assert await store.count_ready(a_queue("q")) == {5: 3, 0: 2}
+    assert await ready(store) == {5: 3, 0: 2}
     await take_one(store)
     clock.advance(10)
-    assert await store.count_ready(a_queue("q")) == {9: 1, 5: 2, 0: 2}
-    assert await store.count_ready(a_queue("never")) == {}
+    await submit(store, queue=Queue("job", TENANT, "q", "node"), priority=9)
+    assert await ready(store) == {9: 2, 5: 2, 0: 2}
 
 
 async def test_stopped_jobs_are_counted_by_queue_and_stage(store: Store) -> None:
@@ -168,21 +174,20 @@ async def test_stopped_jobs_are_counted_by_queue_and_stage(store: Store) -> None
         job = await running(store, queue=queue, tenant=tenant)
         await move(store, job, "fail", stage=stage)
     await move(store, await running(store, queue="a"), "cancel")
-    assert await store.count_stopped(TENANT, "failed:dead") == {a_queue("a"): 2, a_queue("b"): 1}
-    assert await store.count_stopped(None, "failed:dead") == {
+    assert await store.count_stopped("failed:dead") == {
         a_queue("a"): 2,
         a_queue("b"): 1,
         a_queue("c", "other"): 1,
     }
-    assert await store.count_stopped(TENANT, "failed") == {a_queue("a"): 1}
-    assert await store.count_stopped(TENANT, "cancelled") == {a_queue("a"): 1}
+    assert await store.count_stopped("failed") == {a_queue("a"): 1}
+    assert await store.count_stopped("cancelled") == {a_queue("a"): 1}
 
 
 async def test_a_dead_letter_that_is_requeued_is_not_counted(store: Store) -> None:
     job = await running(store, queue="a")
     await move(store, job, "fail", stage="dead")
     assert await store.write(Change(Guard.seen(job), "requeue"))
-    assert await store.count_stopped(None, "failed:dead") == {}
+    assert await store.count_stopped("failed:dead") == {}
 
 
 async def test_the_last_note_of_a_step_is_found_among_others(store: Store) -> None:

@@ -209,7 +209,7 @@ class Comparison(RuleBasedStateMachine):
 
     @invariant()
     def the_jobs_are_as_expected(self) -> None:
-        jobs = self.run(self.store.list_jobs(JobFilter(queue=self.queue.name, limit=1000)))
+        jobs = self.run(self.store.list_jobs(JobFilter(self.queue.tenant, queue=self.queue.name, limit=1000)))
         assert {job.id for job in jobs} == set(self.known)
         for job in jobs:
             model = self.known[job.id]

@@ -15,7 +15,7 @@ from chargehand.errors import ConfigError, StoreError, StoreLocked, StoreTooNew
 from chargehand.store import open_store
 from chargehand.store.queries import Dialect, load_migrations, load_queries
 from tests.e2e.server import eventually
-from tests.store.given import a_queue, a_report, get, move, opened, running, seen, sql, submit, take_one
+from tests.store.given import TENANT, a_queue, a_report, get, move, opened, running, seen, sql, submit, take_one
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,9 @@ async def test_the_checks_of_an_older_file_are_rewritten_without_changing_its_ro
     await sql(url, OLD_JOB)
     before = await sql(url, "SELECT * FROM jobs")
     async with opened(url):
-        assert await sql(url, "SELECT * FROM jobs") == [(*row, "") for row in before]  # and the node, of none
+        columns = await sql(url, "SELECT name FROM PRAGMA_TABLE_INFO('jobs')")
+        old = ", ".join(name for (name,) in columns[: len(before[0])])
+        assert await sql(url, f"SELECT {old} FROM jobs") == before  # the columns that came later stand behind
     async with opened(f"sqlite:///{tmp_path}/new.db"):
         schema = "SELECT name, sql FROM sqlite_schema WHERE tbl_name <> 'schema_migrations' ORDER BY name"
         assert await sql(url, schema) == await sql(f"sqlite:///{tmp_path}/new.db", schema)
@@ -136,6 +138,23 @@ async def test_a_database_of_a_newer_version_is_refused_and_not_changed(store_ur
     assert await sql(store_url, "SELECT id FROM jobs") == [(job_id,)]
 
 
+async def test_a_node_works_on_a_newer_schema_unless_it_is_too_old_for_it(store_url: str) -> None:
+    newest = load_migrations(dialect_of(store_url))[-1].version
+    newer = "INSERT INTO schema_migrations (version, name, applied_at, oldest) VALUES"
+    async with opened(store_url) as store:
+        await sql(store_url, f"{newer} (998, 'expands', 0, {newest})")
+        await store.check()
+        await submit(store)
+    async with opened(store_url) as store:
+        await submit(store)
+        await sql(store_url, f"{newer} (999, 'contracts', 0, {newest + 1})")
+        with pytest.raises(StoreTooNew, match=f"version 999; this version knows up to {newest}"):
+            await store.check()
+    with pytest.raises(StoreTooNew, match=f"version 999; this version knows up to {newest}"):
+        await open_store(store_url)
+    assert await sql(store_url, "SELECT COUNT(*) FROM jobs") == [(2,)]
+
+
 async def test_a_migration_happens_whole_or_not_at_all(store_url: str) -> None:
     await sql(store_url, "CREATE TABLE deliveries (in_the_way INTEGER)")
     with pytest.raises(StoreError, match="deliveries"):
@@ -154,8 +173,12 @@ async def an_older_node(url: str) -> asyncpg.Connection:
     for statement in (*first.statements, f"INSERT INTO schema_migrations VALUES (1, '{first.name}', 0)"):
         await sql(url, statement)
     node = await asyncpg.connect(url)
-    assert await node.fetchval(load_queries("postgres")["join_schema"].sql) == 1
+    await node.execute(CALL_OURS)
     return node
+
+
+CALL_OURS = """SELECT set_config('application_name', 'chargehand ' || c.relnamespace, false)
+               FROM pg_class c WHERE c.oid = 'schema_migrations'::REGCLASS"""
 
 
 async def test_a_migration_ends_the_sessions_of_older_nodes_and_no_others(postgres_url: str) -> None:
@@ -187,8 +210,8 @@ async def test_a_node_that_connects_during_a_migration_waits_for_it_and_is_refus
             writing = [asyncio.create_task(submit(store)) for _ in range(3)]
             waiting = "SELECT COUNT(*) FROM pg_locks WHERE relation = 'schema_migrations'::REGCLASS AND NOT granted"
             await eventually(lambda: newer.fetchval(waiting), 2, "a connection waits for the migration")
-            await newer.execute("INSERT INTO schema_migrations VALUES (999, 'future', 0)")
-        for refused in (*writing, submit(store), store.list_jobs(JobFilter()), store.check()):
+            await newer.execute("INSERT INTO schema_migrations (version, name, applied_at) VALUES (999, 'future', 0)")
+        for refused in (*writing, submit(store), store.list_jobs(JobFilter(TENANT)), store.check()):
             with pytest.raises(StoreTooNew, match="schema version 999"):
                 await refused
         assert await newer.fetchval("SELECT COUNT(*) FROM jobs") == 1
@@ -202,7 +225,7 @@ async def test_five_nodes_can_open_an_empty_database_at_once(postgres_url: str, 
     stores = await asyncio.gather(*[open_store(postgres_url, pool_size=2) for _ in range(5)])
     try:
         job_ids = [await submit(store) for store in stores]
-        assert {job.id for job in await stores[0].list_jobs(JobFilter())} == set(job_ids)
+        assert {job.id for job in await stores[0].list_jobs(JobFilter(TENANT))} == set(job_ids)
     finally:
         await asyncio.gather(*[store.close() for store in stores])
 

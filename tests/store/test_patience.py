@@ -9,7 +9,7 @@ import pytest
 
 from chargehand.errors import StoreUnavailable
 from chargehand.store import open_store
-from chargehand.store.postgres.connecting import CONNECT_SECONDS, connect, each_host
+from chargehand.store.postgres.connecting import CONNECT_SECONDS, PLANNED_ONCE, connect, each_host
 from chargehand.store.postgres.connections import Connections
 from chargehand.store.postgres.hints import AGAIN_SECONDS, ANSWER_SECONDS, HELLO_EVERY_SECONDS
 from chargehand.store.postgres.store import PostgresStore
@@ -169,7 +169,7 @@ async def test_a_caller_that_hangs_up_in_the_middle_of_a_statement_spoils_the_co
 
 
 async def test_writes_are_planned_once_and_a_node_that_froze_in_a_transaction_is_cut_off(postgres_url: str) -> None:
-    connection = await connect(postgres_url, planned_once=True)
+    connection = await connect(postgres_url, settings=PLANNED_ONCE)
     assert await connection.fetchval("SHOW plan_cache_mode") == "force_generic_plan"
     assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "10s"
     await connection.close()

@@ -18,6 +18,7 @@ from chargehand.errors import StoreError
 from chargehand.store.postgres import periods
 from chargehand.store.postgres.store import PostgresStore
 from tests.conftest import Clock
+from tests.store.flow_given import a_flow, end, id_of
 from tests.store.given import (
     TENANT,
     a_job,
@@ -44,10 +45,10 @@ class Shop:
         self.store = store
         self.url = url
         self.clock = clock
-        self._id = UlidMaker(now_ms=lambda: clock.now // 1000)
+        self.new_id = UlidMaker(now_ms=lambda: clock.now // 1000)
 
     async def submit(self, **fields: Any) -> str:
-        job_id = self._id()
+        job_id = self.new_id()
         job = a_job(**{"id": job_id, "queue": job_id, "reports": (a_report(),), **fields})
         assert (await self.store.write(job)).created
         await self.store.write(NewFile(new_id(), TENANT, "a.txt", "text/plain", 1, "0" * 64, job_id))
@@ -147,6 +148,43 @@ async def test_what_outlives_its_period_stays_with_all_that_belongs_to_it_until_
     shop.clock.advance(LIFE + 1)
     assert await shop.store.prune(OLD, 10) == 2  # later and pending, from the rest
     assert await shop.rows("jobs", "id") == {queued, running, kept}
+
+
+async def test_a_finished_step_outlives_its_period_with_its_flow(shop: Shop) -> None:
+    flow, over = [a_flow({"a": [], "b": ["a"]}, make_id=shop.new_id) for _ in range(2)]
+    for each in (flow, over):
+        await shop.store.write(each)
+        await end(shop.store, each, "a")
+    await end(shop.store, over, "b")
+    shop.clock.advance(LIFE + 3700)
+    await shop.store.prune(OLD, 10)
+    assert await shop.rows("jobs", "id") == {flow.job.id, *(step.job.id for step in flow.steps)}
+    assert await shop.rows("flow_steps") == {flow.job.id}
+    assert (await get(shop.store, id_of(flow, "a"))).result == b'"done"'
+    await end(shop.store, flow, "b")
+    shop.clock.advance(LIFE + 1)
+    assert [await shop.store.prune(OLD, 10) for _ in range(2)] == [1, 2]  # the flow, then its steps
+    for table, column in (
+        ("jobs", "id"),
+        ("job_payloads", "job_id"),
+        ("job_events", "job_id"),
+        ("flow_steps", "job_id"),
+    ):
+        assert await shop.rows(table, column) == set(), table
+
+
+async def test_the_keys_of_what_outlives_its_period_stay_and_those_of_all_others_are_free(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periods, "KEYS_AT_A_TIME", 2)
+    queued = await shop.submit(idempotency_key="queued")
+    kept = await shop.finished(idempotency_key="kept", keep_seconds=30 * LIFE)
+    for n in range(5):
+        await shop.finished(idempotency_key=f"gone {n}")
+    pending = await shop.finish(await shop.submit(idempotency_key="pending"))
+    shop.clock.advance(LIFE + 3700)
+    await shop.store.prune(OLD, 10)
+    assert await shop.rows("job_keys") == await shop.rows("jobs", "id") == {queued, kept, pending}
 
 
 async def test_a_job_that_outlived_its_period_can_still_do_all_that_jobs_do(shop: Shop) -> None:

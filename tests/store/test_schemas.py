@@ -11,7 +11,7 @@ from chargehand.store import open_store
 from chargehand.store.checkup import look
 from chargehand.store.postgres.store import PostgresStore
 from tests.api.serving import until
-from tests.store.given import a_report, a_settle, a_take, claimed_ids, move, opened, sql, submit, take_one
+from tests.store.given import TENANT, a_report, a_settle, a_take, claimed_ids, move, opened, sql, submit, take_one
 
 # How a role finds its schema: what is done to the role, and what is added to the URL.
 WAYS = {
@@ -79,7 +79,7 @@ async def test_two_roles_with_a_schema_each_are_two_chargehands_in_one_database(
         theirs.listen(lambda hint: heard["theirs"].update(hint.streams))
         job_id = await submit(mine)
         assert await claimed_ids(theirs) == []
-        assert await theirs.list_jobs(JobFilter()) == []
+        assert await theirs.list_jobs(JobFilter(TENANT)) == []
         assert await claimed_ids(also_mine) == [job_id]
         assert isinstance(mine, PostgresStore)
         assert isinstance(theirs, PostgresStore)
@@ -105,7 +105,7 @@ async def test_a_chargehand_in_public_does_not_stand_in_the_way_of_one_in_a_sche
         async with opened(roles[0].url) as mine:
             assert await claimed_ids(mine) == []
             await submit(mine)
-        assert [job.id for job in await public.list_jobs(JobFilter())] == [job_id]
+        assert [job.id for job in await public.list_jobs(JobFilter(TENANT))] == [job_id]
 
 
 @pytest.mark.parametrize("roles", ["by its own name"], indirect=True)

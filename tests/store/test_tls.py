@@ -92,7 +92,7 @@ async def test_a_server_without_tls_is_refused(postgres_url: str, authority: Aut
 @contextmanager
 def debian_postgres(authority: Authority) -> Iterator[str]:
     """Start Debian's PostgreSQL with a certificate for 127.0.0.1; yield a URL with the password that it asks for."""
-    programs = postgres_folder() or pytest.skip(
+    programs = postgres_folder() or pytest.fail(
         f"not installed: postgres (on Debian: apt install {PACKAGES['postgres']})"
     )
     authority.server("127.0.0.1")

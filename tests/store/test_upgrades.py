@@ -93,7 +93,9 @@ async def test_every_job_is_unchanged_after_the_upgrade(store_url: str, clock: C
             assert flat(job.queue) == queues[job.id]
             assert (job.payload, job.result) == (payloads[job.id], results.get(job.id))
             assert len(await store.list_events(job.id)) == events[job.id]
-        assert len(await store.list_jobs(JobFilter(limit=1000))) == len(rows) > 50
+        tenants = {(await get(store, row[0])).tenant for row in rows}
+        listed = [await store.list_jobs(JobFilter(tenant, limit=1000)) for tenant in tenants]
+        assert sum(map(len, listed)) == len(rows) > 50
 
 
 SCHEMA = {
@@ -221,7 +223,7 @@ async def test_idempotency_and_unique_keys_are_still_taken(store: Store) -> None
 
 
 async def test_dead_letters_are_counted_by_queue(store: Store) -> None:
-    assert len(await store.count_stopped(ACME, "failed:dead")) == 1
+    assert [queue.tenant for queue in await store.count_stopped("failed:dead")].count(ACME) == 1
 
 
 @pytest.mark.parametrize("tenant", TENANTS)

@@ -88,9 +88,9 @@ class Node:
         assert found is not None
         return found
 
-    async def jobs(self) -> list[Job]:
-        """Return all tasks, oldest first."""
-        found = await self.server.store.list_jobs(JobFilter(kind=KIND, limit=500))
+    async def jobs(self, tenant: str = TENANT) -> list[Job]:
+        """Return all tasks of a tenant, oldest first."""
+        found = await self.server.store.list_jobs(JobFilter(tenant, kind=KIND, limit=500))
         return sorted(found, key=lambda job: job.id)
 
     async def ticks(self) -> list[str]:

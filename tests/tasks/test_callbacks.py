@@ -3,15 +3,18 @@
 import asyncio
 import hashlib
 import hmac
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import msgspec
 import pytest
+from aiohttp import web
 from standardwebhooks.webhooks import Webhook
 
 from chargehand.config import load_config
@@ -284,10 +287,10 @@ async def test_each_tenant_has_its_own_secret(store_url: str, receiver: Receiver
 class Clockwork:
     """The door and the outbox on a clock that only the test moves."""
 
-    def __init__(self, store: Store, clock: Clock, folder: Path, **tasks: Any) -> None:
+    def __init__(self, store: Store, clock: Clock, folder: Path, webhooks: dict[str, Any], **tasks: Any) -> None:
         overrides = {f"tasks.{name}": value for name, value in tasks.items()}
         hurry = {"webhooks.timeout_seconds": 600, "webhooks.breaker_failures": 1000, "webhooks.secret": SECRET}
-        config = load_config(environ={}, overrides={**hurry, **overrides})
+        config = load_config(environ={}, overrides={**hurry, **webhooks, **overrides})
         self.store = store
         self.clock = clock
         self.engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
@@ -318,6 +321,16 @@ class Clockwork:
         assert delivery.tries == times
         return delivery
 
+    async def pending(self, job_ids: list[str], tries: list[float]) -> list[Delivery]:
+        """Return the deliveries that wait for another try, once every try that the receiver saw is settled."""
+
+        async def settled() -> list[Delivery] | None:
+            found = [each for id in job_ids for each in await self.store.list_deliveries(DeliveryFilter(job_id=id))]
+            return found if sum(each.tries for each in found) == len(tries) >= len(job_ids) else None
+
+        found = cast(list[Delivery], await until(settled))
+        return [each for each in found if each.state is DeliveryState.PENDING]
+
     async def close(self) -> None:
         self.engine.drain()
         await self.outbox.drain(0.1)
@@ -329,8 +342,8 @@ class Clockwork:
 async def clockwork(store: Store, clock: Clock, tmp_path: Path) -> AsyncIterator[Callable[..., Clockwork]]:
     opened: list[Clockwork] = []
 
-    def make(**tasks: Any) -> Clockwork:
-        opened.append(Clockwork(store, clock, tmp_path / "files", **tasks))
+    def make(webhooks: dict[str, Any] | None = None, **tasks: Any) -> Clockwork:
+        opened.append(Clockwork(store, clock, tmp_path / "files", webhooks or {}, **tasks))
         return opened[-1]
 
     yield make
@@ -380,6 +393,33 @@ async def test_a_failing_callback_is_retried_with_growing_pauses_then_given_up_a
     assert len({(hook.id, hook.body) for hook in receiver.hooks}) == 1
     assert [int(hook.headers["X-Chargehand-Attempt"]) for hook in receiver.hooks] == list(range(1, len(pauses) + 3))
     assert said(receiver.hooks[-1])["error"] == "broken"
+
+
+@on_sqlite
+async def test_callbacks_to_a_receiver_that_is_down_for_a_while_arrive_as_soon_as_their_policy_promises(
+    clockwork: Callable[..., Clockwork], receiver: Receiver
+) -> None:
+    desk = clockwork(webhooks={"webhooks.breaker_failures": 5})
+    began, down_seconds, tries = desk.clock.now, 12, list[float]()
+
+    async def down_at_first(request: web.BaseRequest) -> web.StreamResponse:
+        tries.append((desk.clock.now - began) / SECOND)
+        return await answer(503 if tries[-1] < down_seconds else 200)(request)
+
+    async def another(endpoint_id: str) -> None:
+        count = len(tries)
+        desk.outbox.nudge(endpoint_id)
+        await until(lambda: len(tries) > count)
+
+    receiver.otherwise = down_at_first
+    jobs = [await desk.dead_letter(receiver.url()) for _ in range(4)]
+    while pending := await desk.pending(jobs, tries):
+        _, seconds = desk.outbox.breaker(pending[0].endpoint_id)
+        desk.clock.now = max(min(each.due_at for each in pending), desk.clock.now + math.ceil(seconds * SECOND))
+        await another(pending[0].endpoint_id)
+    gaps = [later - earlier for earlier, later in pairwise(tries)]
+    assert max(gaps) <= 8 * 1.25  # the third pause, and its jitter
+    assert tries[-1] <= down_seconds + 8 * 1.25
 
 
 @on_sqlite

@@ -246,7 +246,8 @@ class Storm:
         await self.produce()
 
         async def over() -> bool:
-            queues = await self.world.engine.jobs.count_queues(KIND, self.tenant)
+            counted = await self.world.engine.jobs.count_queues()
+            queues = [each for each in counted if (each.queue.kind, each.queue.tenant) == (KIND, self.tenant)]
             return not queues and not self.reporting
 
         await until(over, PATIENCE)

@@ -46,14 +46,14 @@ async def copies(store: Store, topic: str = "graveyard", tenant: str = "acme") -
 async def test_a_task_that_dies_is_copied_to_the_topic_it_names(store_url: str, way: str) -> None:
     async with a_shop(store_url, {"render": to("graveyard")}) as shop:
         payload = {"big": 2**60 + 1, "text": "ä"}
-        task = await shop.producer.create("Render", payload, priority=7)
+        task = await shop.producer.create("Render", payload, priority=7, metadata={"trace": "abc"})
         claimed = await shop.worker.claim("render", **({"leaseSeconds": 0.05} if way == "lapse" else {}))
         if way == "nack":
             assert (await shop.worker.on(claimed, "nack", reason="broken")).good()["status"] == "dlq"
         copy = await shop.worker.claim("graveyard", waitSeconds=5)
         assert copy["id"] != task["id"]
         assert (copy["command"], copy["priority"], copy["attempts"]) == ("graveyard", 7, 1)
-        assert copy["payload"] == task["payload"]
+        assert (copy["payload"], copy["metadata"]) == (task["payload"], {"trace": "abc"})
 
         async def dead() -> bool:
             return bool((await shop.producer.task(task))["status"] == "FAILED")

@@ -17,7 +17,7 @@ from chargehand.config import load_config
 from chargehand.doors.tasks.names import task_queue
 from chargehand.doors.tasks.topics import MAX_BODY, RECORD, Policy, Topics, tier
 from chargehand.engine.chores import Chores
-from chargehand.engine.job import QueueSettings
+from chargehand.engine.job import QueueLimits, QueueSettings, Rate
 from chargehand.engine.record import PutRecord
 from chargehand.http.credentials import hash_token
 from chargehand.http.weight import READ_BYTES
@@ -352,3 +352,71 @@ def test_tiers_keep_the_order_of_priorities_and_are_priorities(tiers: set[int], 
     low, high = tier(policy, min(one, other)), tier(policy, max(one, other))
     assert 0 <= low <= high <= 9
     assert {low, high} <= {min(each, 9) for each in tiers}
+
+
+LIMITS: dict[str, Any] = {
+    "rate": {"count": 100, "seconds": 60.0},
+    "perKey": {"maxConsumers": 1, "rate": {"count": 5, "seconds": 1.0}},
+}
+
+
+async def test_a_topic_limits_its_command_and_each_key_in_it_and_a_waiting_task_says_so(store_url: str) -> None:
+    async with serving(store_url) as server, talking(server) as api:
+        shown = (await api.call("PUT", f"{PATH}/render", POLICY | LIMITS)).good(201)
+        assert {name: shown["policy"][name] for name in LIMITS} == LIMITS
+        made = [
+            (await api.post("/v1/codeq/tasks", {"command": "render", "payload": 1, "limitKey": key})).good(202)
+            for key in ("acme", "acme", "globex")
+        ]
+        assert made[0]["limitKey"] == "acme"
+        claim = {"commands": ["render"], "count": 10, "leaseSeconds": 60}
+        claimed = (await api.post("/v1/codeq/tasks/claim/batch", claim)).good()["tasks"]
+        assert sorted(task["limitKey"] for task in claimed) == ["acme", "globex"]
+        waiting = (await api.get(f"/v1/codeq/tasks/{made[1]['id']}")).good()
+        assert waiting["waitingFor"] == "limit: 1 of the key acme at once"
+        running = (await api.get(f"/v1/codeq/tasks/{made[0]['id']}")).good()
+        assert "waitingFor" not in running
+        assert (await api.get(f"/engine/jobs/{made[1]['id']}")).good()["waiting_for"] == waiting["waitingFor"]
+
+
+async def test_limits_that_a_topic_no_longer_says_are_removed_and_those_of_an_operator_stay(one: Node) -> None:
+    queue = task_queue("default", "render")
+    limits = QueueLimits(Rate(100, 60), 1, Rate(5, 1))
+    await one.server.engine.set_queue(QueueSettings(queue, True, 7))
+    await one.put("render", **LIMITS)
+    assert await one.settings("render") == QueueSettings(queue, True, 7, limits)
+    await one.put("render", **LIMITS, maxConsumers=2)
+    await one.put("render", maxConsumers=2)
+    assert await one.settings("render") == QueueSettings(queue, True, 2)
+    await one.put("render", **LIMITS)
+    assert await one.settings("render") == QueueSettings(queue, True, None, limits)
+    await one.api.call("DELETE", f"{PATH}/render?deletionPolicy=Delete")
+    assert await one.settings("render") == QueueSettings(queue, True)
+
+
+async def test_a_server_sets_limits_at_its_start_that_a_crash_left_out(store_url: str) -> None:
+    queue = task_queue("default", "render")
+    async with node(store_url) as one:
+        await one.put("render", **LIMITS)
+        await one.server.engine.set_queue(QueueSettings(queue))
+    async with node(store_url) as two:
+        assert await two.settings("render") == QueueSettings(queue, limits=QueueLimits(Rate(100, 60), 1, Rate(5, 1)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ({"rate": {"count": 0}}, "rate.count"),
+        ({"rate": {"count": 10_001}}, "rate.count"),
+        ({"rate": {"count": 1, "seconds": 0}}, "rate.seconds"),
+        ({"rate": {}}, "rate"),
+        ({"perKey": {"maxConsumers": -1}}, "perKey.maxConsumers"),
+        ({"perKey": {"maxConsumer": 1}}, "maxConsumer"),
+    ],
+)
+async def test_limits_out_of_range_are_refused_and_their_field_is_named(
+    one: Node, limits: dict[str, Any], field: str
+) -> None:
+    refused = await one.put("render", **limits)
+    assert refused.status == 400
+    assert field in refused.json["error"]

@@ -69,6 +69,25 @@ async def test_a_payload_is_any_json_and_comes_back_byte_for_byte(shop: Shop) ->
         assert (await shop.worker.claim("p"))["payload"] == text
 
 
+async def test_metadata_comes_with_the_task_wherever_it_is_shown(shop: Shop) -> None:
+    made = (
+        await shop.producer.send("/tasks", '{"command":"render","payload":1,"metadata":{"trace":12345678901234567890}}')
+    ).good(202)
+    assert made["metadata"] == {"trace": 12345678901234567890}
+    assert await shop.producer.task(made) == made
+    claimed = await shop.worker.claim("render")
+    assert (claimed["metadata"], claimed["command"]) == (made["metadata"], "render")
+
+
+@on_sqlite
+async def test_metadata_is_an_object(shop: Shop) -> None:
+    wrongs: tuple[object, ...] = ([], "x", 1, {"long": "x" * 20_000})
+    for wrong in wrongs:
+        answer = await shop.producer.post("/tasks", {"command": "render", "payload": 1, "metadata": wrong})
+        assert "metadata" in refused(answer, 400, "invalid body", "metadata")["detail"]
+    assert "metadata" not in await shop.producer.create("render", metadata=None)
+
+
 @on_sqlite
 async def test_a_command_and_a_payload_are_required(shop: Shop) -> None:
     for body, field in [

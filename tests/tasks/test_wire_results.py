@@ -102,6 +102,54 @@ async def test_an_invalid_result_is_refused(shop: Shop) -> None:
     assert (await shop.producer.task(task))["status"] == "IN_PROGRESS"
 
 
+BODIES: list[dict[str, Any]] = [
+    {"status": "COMPLETED", "result": {"n": 1}, "artifacts": [{"name": "a.txt", "contentBase64": "aGVsbG8="}]},
+    {"status": "COMPLETED", "result": {"n": 1}},
+    {"status": "FAILED", "error": "no \x00 disk " + "x" * 11_000, "result": {"step": 3}},
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=["with a file", "completed", "failed"])
+@pytest.mark.parametrize("with_lease", [False, True])
+async def test_a_worker_whose_answer_was_lost_may_send_its_result_again(
+    shop: Shop, body: dict[str, Any], with_lease: bool
+) -> None:
+    task = await shop.producer.create()
+    claimed = await shop.worker.claim()
+    mine = {**body, "lease": claimed["lease"]} if with_lease else body
+    first = (await shop.worker.on(task, "result", **mine)).good()
+    before = await shop.producer.task(task)
+    again = (await shop.worker.on(task, "result", **mine)).good()
+    assert again == (await outcome(shop, task))["result"]
+    if "error" not in first:  # whose end is cut when it is kept
+        assert again == first
+    item = {"taskId": task["id"], **mine}
+    assert (await shop.worker.post("/tasks/batch/results", {"results": [item]})).good()["results"][0]["result"] == again
+    assert await shop.producer.task(task) == before
+
+
+async def test_another_outcome_of_a_finished_task_is_refused_with_how_it_ended(shop: Shop) -> None:
+    task = await shop.producer.create()
+    lease = (await shop.worker.claim())["lease"]
+    await shop.worker.complete(task, result={"n": 1})
+    for other in ({"status": "FAILED", "error": "no"}, {"status": "FAILED", "error": "no", "lease": lease}):
+        said = refused(await shop.worker.on(task, "result", **other), 409, "not-in-progress")
+        assert "COMPLETED" in said["detail"]
+    mine = {"status": "COMPLETED", "result": {"n": 1}}
+    refused(await shop.worker.on(task, "result", **mine, lease=lease + 1), 409, "not-in-progress")
+    refused(await shop.worker_2.on(task, "result", **mine), 409, "not-in-progress")
+    other_tenant = refused(await shop.other_worker.on(task, "result", **mine, lease=lease), 404, "task not found")
+    assert task["id"] not in str(other_tenant)
+
+
+async def test_a_failure_that_the_worker_did_not_report_is_not_its_result(shop: Shop) -> None:
+    task = await shop.producer.create()
+    lease = (await shop.worker.claim())["lease"]
+    (await shop.producer.on(task, "cancel")).good()
+    for failed in ({"status": "FAILED", "error": "CANCELLED"}, {"status": "FAILED", "error": "cancelled"}):
+        refused(await shop.worker.on(task, "result", **failed, lease=lease), 409, "not-in-progress")
+
+
 @on_sqlite
 async def test_a_second_result_changes_nothing(shop: Shop) -> None:
     task = await held(shop)

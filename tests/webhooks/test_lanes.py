@@ -8,17 +8,29 @@ from random import Random
 from aiohttp import web
 
 from chargehand.engine.guard import Guard
-from chargehand.webhooks.lanes import MAX_COOL_DOWN, Lane
+from chargehand.webhooks.lanes import MAX_COOL_DOWN, Lane, Pace
 from tests.api.serving import until
 from tests.webhooks.desk import QUEUE, OpenDesk
 from tests.webhooks.receiver import Receiver, after, after_seconds, answer, hang, receiving
 
 THRESHOLD, PAUSE = 5, 30.0
+PATIENT = Pace(1, 3600, 3600)  # a policy whose pauses are longer than those of the breaker
 
 
-def fail(lane: Lane, now: float, times: int = 1, spread: float = 0.0) -> None:
+def fail(lane: Lane, now: float, times: int = 1, spread: float = 0.0, pace: Pace = PATIENT) -> None:
     for _ in range(times):
-        lane.failed(now, THRESHOLD, PAUSE, spread)
+        lane.failed(now, THRESHOLD, PAUSE, spread, pace)
+
+
+def pauses_of(lane: Lane, pace: Pace, probes: int) -> list[float]:
+    """Return for how long the breaker opens, and again after each probe."""
+    now, pauses = 100.0, []
+    fail(lane, now, THRESHOLD - 1, pace=pace)
+    for _ in range(probes):
+        fail(lane, now, pace=pace)
+        pauses.append(lane.backoff_until - now)
+        now = lane.backoff_until
+    return pauses
 
 
 def test_failures_in_a_row_put_a_lane_in_backoff() -> None:
@@ -50,15 +62,18 @@ def test_after_its_pause_a_lane_is_on_probation_until_a_delivery_succeeds() -> N
 
 
 def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
-    lane, now = Lane("ep"), 100.0
-    fail(lane, now, THRESHOLD)
-    pauses = [lane.backoff_until - now]
-    for _ in range(6):
-        now = lane.backoff_until
-        fail(lane, now)
-        pauses.append(lane.backoff_until - now)
+    pauses = pauses_of(Lane("ep"), PATIENT, 7)
     assert pauses == [PAUSE * times for times in (1, 2, 4, 8, 16, 16, 16)]
     assert max(pauses) == PAUSE * MAX_COOL_DOWN
+
+
+def test_the_breaker_pauses_for_no_longer_than_the_policy_of_the_delivery_that_failed() -> None:
+    assert pauses_of(Lane("ep"), Pace(2, base_seconds=2, max_seconds=60), 7) == [4, 4, 8, 16, 32, 60, 60]
+    assert pauses_of(Lane("ep"), Pace(4, base_seconds=2, max_seconds=60), 3) == [16, 16, 16]
+
+
+def test_a_policy_without_pauses_leaves_them_to_the_breaker() -> None:
+    assert pauses_of(Lane("ep"), Pace(1, base_seconds=0, max_seconds=60), 3) == [PAUSE, 2 * PAUSE, 4 * PAUSE]
 
 
 def test_pauses_are_spread_so_that_probes_do_not_come_together() -> None:

@@ -14,6 +14,7 @@ from chargehand.engine.moves import Moved
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http.auth import Caller
 from chargehand.http.inputs import TEN_YEARS, absent, identity, json_object, json_text, micros
 from chargehand.http.jobs import (
     FOLLOW,
@@ -24,13 +25,15 @@ from chargehand.http.jobs import (
     EventsQuery,
     JobPage,
     JobResource,
+    StepDoor,
     Wording,
 )
-from chargehand.http.kinds import Kinds, require
+from chargehand.http.kinds import Kinds, kinds_in, require
 from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
+from chargehand.http.terms import tell, terms
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -69,6 +72,14 @@ class SubmitJob(msgspec.Struct, forbid_unknown_fields=True):
     run_at: Annotated[datetime, msgspec.Meta(tz=True, description="Not before this instant (RFC 3339)")] | None = None
     delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=TEN_YEARS, description="Not before so many seconds")] = 0.0
     deadline_seconds: Deadline | None = None
+    limit_key: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=255,
+            pattern=r"^[^\x00-\x1f\x7f]*$",
+            description="Whose limits hold, if the queue has limits for each key",
+        ),
+    ] = ""
     webhook: WebhookTarget | None = None
     metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that is sent with its webhooks")] = (
         msgspec.field(default_factory=absent)
@@ -145,6 +156,10 @@ class JobsApi:
         self._max_body = config.server.max_body_bytes
         self._max_attempts = config.engine.max_attempts
 
+    async def start(self) -> None:
+        """Say how jobs are taken."""
+        await tell(self._engine.records, KIND, terms(self._jobs, (), self._max_attempts, self._max_body))
+
     def routes(self) -> list[Route]:
         read, write, one = "jobs:read", "jobs:write", f"{PATH}/{{job_id}}"
         # fmt: off
@@ -163,12 +178,20 @@ class JobsApi:
 
     async def submit_job(self, req: Request, resp: Response) -> None:
         # The job has a copy of the payload: nobody holds the body while the job is written.
-        job = self._new_job(req, await read_body(req, self._max_body))
+        body = await read_body(req, self._max_body)
+        job = self._new_job(req.caller.tenant, body, *identity(req, body))
+        del body
         self._jobs.accept(resp, await self._jobs.submit(req, job, {"queue": job.queue.name}))
 
-    def _new_job(self, req: Request, body: bytes) -> NewJob:
-        asked, tenant = decode(_decoder, body), req.caller.tenant
-        key, fingerprint = identity(req, body)
+    @property
+    def steps(self) -> StepDoor:
+        return StepDoor(KIND, ("jobs:write",), self._new_step)
+
+    async def _new_step(self, caller: Caller, body: bytes) -> NewJob:
+        return self._new_job(caller.tenant, body)
+
+    def _new_job(self, tenant: str, body: bytes, key: str | None = None, fingerprint: str | None = None) -> NewJob:
+        asked = decode(_decoder, body)
         return NewJob(
             self._engine.new_id(),
             Queue(KIND, tenant, asked.queue),
@@ -179,20 +202,11 @@ class JobsApi:
             asked.delay_seconds,
             key,
             fingerprint,
-            reports=self._reports(tenant, asked.webhook),
+            reports=reports_of(self._jobs, tenant, asked.webhook),
             metadata=json_object("metadata", asked.metadata),
             deadline_seconds=asked.deadline_seconds,
+            limit_key=asked.limit_key,
         )
-
-    def _reports(self, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
-        if webhook is None:
-            return ()
-        for topic in webhook.on:
-            if topic not in TOPICS:
-                raise InvalidField(
-                    "webhook.on", f"{topic[:50]!r} is not a state; allowed are {', '.join(sorted(TOPICS))}"
-                )
-        return self._jobs.report_to(tenant, "webhook.url", webhook.url, tuple(dict.fromkeys(webhook.on)))
 
     async def list_jobs(self, req: Request, resp: Response) -> None:
         by, caller = query(req, ListJobs), req.caller
@@ -208,12 +222,8 @@ class JobsApi:
         job = await self._readable(req, job_id)
         view = job_view(job, await self._engine.jobs.now())
         if job.state is State.QUEUED:
-            view.position = await self._engine.jobs.position(job.id, POSITION_BOUND)
-            if any(
-                settings.queue == job.queue.shared and settings.paused
-                for settings in await self._engine.jobs.list_queue_settings()
-            ):
-                view.waiting_for = "queue paused"
+            waiting = await self._engine.jobs.waiting(job, POSITION_BOUND)
+            view.position, view.waiting_for = waiting.position, waiting.held_by or view.waiting_for
         reply(resp, view)
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
@@ -222,7 +232,8 @@ class JobsApi:
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._jobs.get(job_id, req.caller.tenant)
-        require(req.caller, self._kinds.of(job.kind).cancel)
+        for kind in await kinds_in(self._engine.jobs, job):
+            require(req.caller, self._kinds.of(kind).cancel)
         reply_moved(resp, await self._jobs.cancel(req, job))
 
     async def requeue_job(self, req: Request, resp: Response, job_id: str) -> None:
@@ -235,6 +246,15 @@ class JobsApi:
         job = await self._jobs.get(job_id, req.caller.tenant)
         require(req.caller, self._kinds.of(job.kind).read)
         return job
+
+
+def reports_of(jobs: JobResource, tenant: str, webhook: WebhookTarget | None) -> tuple[Report, ...]:
+    if webhook is None:
+        return ()
+    for topic in webhook.on:
+        if topic not in TOPICS:
+            raise InvalidField("webhook.on", f"{topic[:50]!r} is not a state; allowed are {', '.join(sorted(TOPICS))}")
+    return jobs.report_to(tenant, "webhook.url", webhook.url, tuple(dict.fromkeys(webhook.on)))
 
 
 def reply_moved(resp: Response, moved: Moved) -> None:

@@ -1,7 +1,6 @@
 """Health, readiness, metrics and the description of the API."""
 
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ from chargehand.observability.metrics import CONTENT_TYPE, Metrics
 from chargehand.observability.siblings import Siblings
 from chargehand.webhooks.outbound import Outbox
 
-GAUGES_SECONDS = 5.0  # the least time between two counts: counting a million jobs takes a moment
 LIVENESS = b"Ollama is running"  # clients of Ollama look for exactly this text at /
 
 
@@ -56,7 +54,6 @@ class ServiceApi:
         self._counters = counters  # of doors: called when metrics are read
         self._siblings = siblings  # the processes that serve on the same port
         self._description: bytes | None = None
-        self._gauges_at = -GAUGES_SECONDS
 
     def routes(self) -> list[Route]:
         # fmt: off
@@ -91,30 +88,28 @@ class ServiceApi:
         self._metrics.deliveries_in_flight.set(self._outbox.in_flight)
         for chore in self._chores.reports():
             self._metrics.chore_up.labels(chore.name).set(chore.state is ChoreState.OK)
-        if time.monotonic() - self._gauges_at >= GAUGES_SECONDS:
-            self._gauges_at = time.monotonic()
-            await self._count()
+        await self._count()
         for count in self._counters:
             with contextlib.suppress(StoreError):
                 await count()
         return self._metrics.render()
 
     async def _count(self) -> None:
-        metrics, jobs = self._metrics, self._engine.jobs
+        metrics = self._metrics
         try:
             await self._engine.check()
-            counts, now = await jobs.count_queues(), await jobs.now()
+            counted = await self._engine.counts.live()
         except StoreError:
             metrics.store_up.set(0)
             return
         metrics.store_up.set(1)
         metrics.queue_jobs.clear()
         metrics.queue_oldest_seconds.clear()
-        for count in counts:
+        for count in counted.queues:
             metrics.queue_jobs.labels(str(count.queue), "ready").set(count.ready)
             metrics.queue_jobs.labels(str(count.queue), "delayed").set(count.delayed)
             metrics.queue_jobs.labels(str(count.queue), "running").set(count.running)
-            age = 0.0 if count.oldest_at is None else (now - count.oldest_at) / SECOND
+            age = 0.0 if count.oldest_at is None else (counted.at - count.oldest_at) / SECOND
             metrics.queue_oldest_seconds.labels(str(count.queue)).set(age)
 
     async def list_chores(self, _req: Request, resp: Response) -> None:

@@ -5,13 +5,15 @@ from typing import Annotated, Any
 import msgspec
 
 from chargehand.engine.delivery import Delivery, Endpoint, Outgoing, Subject, Try, shown_url
+from chargehand.engine.flow import KIND as FLOW
 from chargehand.engine.job import Event, Job, rfc3339, shown_payload, topic_of
 from chargehand.http.carried import carried_json
 from chargehand.http.kinds import KindScopes
 from chargehand.webhooks.hours import EndpointHour
 
 KIND = "job"  # the kind of jobs that are submitted here
-SCOPES = {KIND: KindScopes(("jobs:read",), ("jobs:write",), ("jobs:write",))}
+_OWN = KindScopes(("jobs:read",), ("jobs:write",), ("jobs:write",))
+SCOPES = {KIND: _OWN, FLOW: _OWN}
 
 QueueName = Annotated[
     str,
@@ -45,13 +47,14 @@ class JobSummary(msgspec.Struct):
     priority: int
     attempt: Annotated[int, msgspec.Meta(description="Counts from 1 with the first claim")]
     max_attempts: int
-    run_at: Instant
+    run_at: Annotated[Instant | None, msgspec.Meta(description="null while it waits for other steps of its flow")]
     deadline_at: Annotated[Instant | None, msgspec.Meta(description="When it fails unless it is done")]
     waiting_for: Annotated[str | None, msgspec.Meta(description="What a queued job waits for")]
     error: str | None
     failed_step: str | None
     lease_owner: str | None
     lease_until: Instant | None
+    flow: Annotated[str | None, msgspec.Meta(description="Of a step: the id of its flow")]
     sequence: Annotated[int, msgspec.Meta(description="The number of its last event")]
     created_at: Instant
     updated_at: Instant
@@ -65,6 +68,7 @@ class JobView(JobSummary):
         int | None, msgspec.Meta(description="How many jobs of its queue go before it; at most 10000")
     ] = None
     idempotency_key: str | None = None
+    limit_key: Annotated[str, msgspec.Meta(description="Whose limits hold for it")] = ""
     metadata: Any = None
     payload: Any = None
     result: Any = None
@@ -163,13 +167,14 @@ def _summary(job: Job, now: int) -> dict[str, Any]:
         "priority": job.priority,
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
-        "run_at": rfc3339(job.run_at),
+        "run_at": None if job.waits_for_steps else rfc3339(job.run_at),
         "deadline_at": instant(job.deadline_at),
         "waiting_for": waiting_for(job, now),
         "error": job.error,
         "failed_step": job.failed_step,
         "lease_owner": job.lease_owner,
         "lease_until": instant(job.lease_until),
+        "flow": job.flow,
         "sequence": job.seq,
         "created_at": rfc3339(job.created_at),
         "updated_at": rfc3339(job.updated_at),

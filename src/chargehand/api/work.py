@@ -1,5 +1,6 @@
 """For workers: claim jobs with a long poll, extend the lease, report progress, finish."""
 
+from collections.abc import Awaitable
 from typing import Annotated
 
 import msgspec
@@ -7,10 +8,11 @@ import msgspec
 from chargehand.api.jobs import JobMoved, reply_moved
 from chargehand.api.views import KIND, Instant, JobView, QueueName, job_view
 from chargehand.config import Config
+from chargehand.engine.endings import repeated
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import Job, rfc3339
-from chargehand.engine.moves import Broke, Note
+from chargehand.engine.moves import Broke, Change, Moved, Note
 from chargehand.engine.queue import Queue
 from chargehand.errors import InvalidField, NotFound, StaleLease
 from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent, json_text
@@ -196,7 +198,7 @@ class WorkApi:
         asked = decode(_succeed, await read_body(req, self._max_body))
         guard, result = _guard(req, job_id, asked.lease), json_text("result", asked.result)
         del asked  # frees the body: `result` is a copy
-        reply_moved(resp, await self._engine.succeed(guard, result))
+        await self._finish(resp, self._engine.succeed(guard, result), Change(guard, "succeed", result=result))
 
     async def retry_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_retry, await read_body(req, self._max_body))
@@ -210,8 +212,17 @@ class WorkApi:
 
     async def fail_job(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_fail, await read_body(req, self._max_body))
-        outcome = Broke(asked.error, asked.failed_step, final=True)
-        reply_moved(resp, await self._engine.broke(_guard(req, job_id, asked.lease), outcome))
+        guard, outcome = _guard(req, job_id, asked.lease), Broke(asked.error, asked.failed_step, final=True)
+        await self._finish(resp, self._engine.broke(guard, outcome), Change(guard, "fail", error=asked.error))
+
+    async def _finish(self, resp: Response, move: Awaitable[Moved], change: Change) -> None:
+        """Make the move. If this lease has ended the job so before, say the same again: the first answer was lost."""
+        try:
+            reply_moved(resp, await move)
+        except StaleLease:
+            if (job := await repeated(self._engine.jobs, change)) is None:
+                raise
+            reply(resp, JobMoved(job.id, job.state, job.seq))
 
 
 def _guard(req: Request, job_id: str, lease: int) -> Guard:

@@ -74,6 +74,9 @@ def rules(config: Config) -> Iterator[tuple[str, bool, str]]:
 
     shape = "HOST:PORT or [IPV6]:PORT with a port from 0 to 65535"
     yield "server.listen", succeeds(host_and_port, server.listen), f"must be {shape}, not {server.listen!r}"
+    streams = config.tasks.grpc_listen
+    problem = f"must be {shape}, or empty, not {streams!r}"
+    yield "tasks.grpc_listen", not streams or succeeds(host_and_port, streams), problem
     shared = server.processes == 1 or not config.store_url.startswith("sqlite:")
     problem = "must be 1 with SQLite, whose file only one process can use; for more, set store.url to a PostgreSQL"
     yield "server.processes", shared, problem

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple, get_args, get_origin
 import msgspec
 
 from chargehand.config.checking import bare, hint, problems, rules, succeeds
-from chargehand.config.settings import FILE_VARIABLES, SECTIONS, SETTINGS, VARIABLES, Config, wrap
+from chargehand.config.settings import (
+    FILE_VARIABLES,
+    SECTIONS,
+    SETTINGS,
+    VARIABLES,
+    Config,
+    host_and_port,
+    is_loopback,
+    wrap,
+)
 from chargehand.errors import ConfigError
 
 _MAX_FILE_BYTES = 1024 * 1024
@@ -51,11 +60,14 @@ def load_config(
 
 def require_safe(config: Config) -> None:
     """Raise ConfigError if the server would listen on more than loopback without authentication."""
-    if not config.server.is_loopback and not config.has_auth:
-        raise ConfigError(
-            f"server.listen is {config.server.listen}, which other machines can reach, but authentication is not configured: "
-            "add a token to auth.tokens (`chargehand token` creates one), or listen on 127.0.0.1"
-        )
+    if config.has_auth:
+        return
+    for setting, listen in (("server.listen", config.server.listen), ("tasks.grpc_listen", config.tasks.grpc_listen)):
+        if listen and not is_loopback(host_and_port(listen)[0]):
+            raise ConfigError(
+                f"{setting} is {listen}, which other machines can reach, but authentication is not configured: "
+                "add a token to auth.tokens (`chargehand token` creates one), or listen on 127.0.0.1"
+            )
 
 
 def _origins(problem: str, given: Mapping[str, Setting]) -> str:
@@ -73,9 +85,11 @@ def _in_order(file: Path | None, environ: Mapping[str, str], overrides: Mapping[
 
 
 def _in_full(given: Setting) -> Setting:
-    """Expand a plain string in an array of tables to a table with only the key of its short form."""
+    """Expand a plain string: in place of a list of strings to that list, in an array of tables to the short form of a table."""
     kind = SETTINGS[given.key]
     item = get_args(kind)[0] if get_origin(kind) is tuple else None
+    if item is not None and bare(item) is str and isinstance(given.value, str):
+        return given._replace(value=[given.value] if given.value else [])
     short_form = getattr(item, "short_form", "")
     if not short_form or not isinstance(given.value, list | tuple):
         return given

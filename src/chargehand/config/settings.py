@@ -113,10 +113,7 @@ class ServerConfig(Section, frozen=True, kw_only=True):
 
     @property
     def is_loopback(self) -> bool:
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host.lower() == "localhost"
+        return is_loopback(self.host)
 
 
 class StoreConfig(Section, frozen=True, kw_only=True):
@@ -190,7 +187,7 @@ class AuthConfig(Section, frozen=True, kw_only=True):
     jwks_url: UrlOrEmpty
     jwks_file: str
     jwt_issuer: str
-    jwt_audience: str
+    jwt_audience: tuple[Filled, ...]
     users: tuple[User, ...]
     rate_per_second: Rate
     rate_burst: Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -267,6 +264,7 @@ class TasksConfig(Section, frozen=True, kw_only=True):
     worker_burst: Annotated[int, Meta(ge=0, le=1_000_000)]
     admin_per_minute: Annotated[int, Meta(ge=0, le=60_000_000)]
     admin_burst: Annotated[int, Meta(ge=0, le=1_000_000)]
+    grpc_listen: str
     public_url: UrlOrEmpty
 
 
@@ -356,6 +354,13 @@ def host_and_port(listen: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535 or (match[1] and ip_address(match[1]).version != 6):
         raise ValueError(listen)
     return match[1] or match[2], int(match[3])
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def wrap(kind: type, value: Any) -> Any:

@@ -1,23 +1,26 @@
 """The current state of everything in one answer: doors by state, the last hour, deliveries, and the caller."""
 
 import time
+from functools import partial
 from typing import Annotated
 
 import msgspec
 
 from chargehand import __version__
 from chargehand.console.minutes import DELIVERIES, Minutes
+from chargehand.engine.counts import Kept, LiveCount
+from chargehand.engine.delivery import Endpoint
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import QueueCount, rfc3339
-from chargehand.engine.reads import EndpointFilter, TopicCount
+from chargehand.engine.job import rfc3339
+from chargehand.engine.reads import EndpointFilter
 from chargehand.http.kinds import Kinds
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.webhooks.outbound import Outbox
 
-FRESH_SECONDS = 1.0  # so that the store counts only once for many pages
 MAX_ENDPOINTS = 1000
+MAX_TENANTS = 1000  # whose deliveries are kept as they were counted
 
 
 class Hour(msgspec.Struct):
@@ -65,11 +68,6 @@ class Overview(msgspec.Struct):
     deliveries: DeliveriesNow
 
 
-class _Counts(msgspec.Struct):
-    queues: list[QueueCount]
-    topics: list[TopicCount]
-
-
 class Overviews:
     def __init__(
         self, engine: Engine, outbox: Outbox, minutes: Minutes, doors: tuple[str, ...], kinds: Kinds, *, auth: bool
@@ -81,8 +79,7 @@ class Overviews:
         self._kinds = kinds
         self._auth = auth
         self._began = time.monotonic()
-        self._counted_at = float("-inf")
-        self._counts = _Counts([], [])
+        self._endpoints: dict[str, Kept[list[Endpoint]]] = {}  # by tenant
 
     def routes(self) -> list[Route]:
         return [
@@ -91,7 +88,7 @@ class Overviews:
 
     async def get_overview(self, req: Request, resp: Response) -> None:
         caller = req.caller
-        counts = await self._count()
+        counts = await self._engine.counts.live()
         shown = [kind for kind in self._doors if self._kinds.may_read(caller, kind)]
         doors = [self._door(caller.tenant, kind, counts) for kind in shown]
         deliveries = await self._deliveries(caller.tenant)
@@ -101,16 +98,9 @@ class Overviews:
             resp, Overview(rfc3339(await self._engine.jobs.now()), __version__, up, self._auth, me, doors, deliveries)
         )
 
-    async def _count(self) -> _Counts:
-        if time.monotonic() - self._counted_at >= FRESH_SECONDS:
-            jobs = self._engine.jobs
-            self._counts = _Counts(await jobs.count_queues(), await jobs.count_topics())
-            self._counted_at = time.monotonic()
-        return self._counts
-
     async def sample(self) -> None:
         """Record how many jobs wait and run, for the hour's charts."""
-        counts = await self._count()
+        counts = await self._engine.counts.live()
         waiting: dict[tuple[str, str], int] = {}
         running: dict[tuple[str, str], int] = {}
         for queue in counts.queues:
@@ -121,7 +111,7 @@ class Overviews:
         for tenant, kind in waiting.keys() | running.keys():
             self._minutes.stand(tenant, kind, waiting.get((tenant, kind), 0), running.get((tenant, kind), 0))
 
-    def _door(self, tenant: str, kind: str, counts: _Counts) -> DoorNow:
+    def _door(self, tenant: str, kind: str, counts: LiveCount) -> DoorNow:
         queues = [count for count in counts.queues if (count.queue.kind, count.queue.tenant) == (kind, tenant)]
         running = {each.topic: each.count for each in counts.topics if (each.tenant, each.kind) == (tenant, kind)}
         oldest = min((count.oldest_at for count in queues if count.oldest_at is not None), default=None)
@@ -134,7 +124,7 @@ class Overviews:
         )
 
     async def _deliveries(self, tenant: str) -> DeliveriesNow:
-        endpoints = await self._outbox.reads.list_endpoints(EndpointFilter(tenant, limit=MAX_ENDPOINTS))
+        endpoints = await self._endpoints_of(tenant)
         oldest = min((each.oldest_at for each in endpoints if each.oldest_at is not None), default=None)
         return DeliveriesNow(
             sum(endpoint.pending for endpoint in endpoints),
@@ -144,6 +134,14 @@ class Overviews:
             None if oldest is None else rfc3339(oldest),
             self._hour(tenant, DELIVERIES),
         )
+
+    async def _endpoints_of(self, tenant: str) -> list[Endpoint]:
+        if tenant not in self._endpoints:
+            if len(self._endpoints) >= MAX_TENANTS:
+                self._endpoints.clear()
+            read = partial(self._outbox.reads.list_endpoints, EndpointFilter(tenant, limit=MAX_ENDPOINTS))
+            self._endpoints[tenant] = Kept(read, lambda found: sum(each.pending + each.dead for each in found))
+        return await self._endpoints[tenant].get()
 
     def _hour(self, tenant: str, kind: str) -> Hour:
         counts = self._minutes.hour(tenant, kind)

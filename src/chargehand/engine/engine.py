@@ -5,6 +5,7 @@ the outbox. A lost race is an error with a name, never a silent overwrite.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -13,7 +14,10 @@ from secrets import randbits
 
 from msgspec.structs import replace
 
+from chargehand.engine.counts import Counts
 from chargehand.engine.due import due_by_tenant, due_queues
+from chargehand.engine.flow import KIND as FLOW
+from chargehand.engine.flow import CancelFlow, NewFlow, Occupied, RetryFlow
 from chargehand.engine.guard import Guard
 from chargehand.engine.hint import Hint
 from chargehand.engine.ids import UlidMaker
@@ -33,17 +37,19 @@ from chargehand.engine.moves import (
     expire,
 )
 from chargehand.engine.queue import Queue, Wanted
-from chargehand.engine.reads import JobFilter, JobReads
+from chargehand.engine.reads import JobFilter, JobReads, StepFilter
 from chargehand.engine.records import Records
+from chargehand.engine.references import MARK, Missing, filled, references
 from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldDeliveries, OldJobs, Store
+from chargehand.engine.texts import clean, cut
 from chargehand.engine.wakeups import Wakeups, wait_within
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
 
-MAX_TEXT = 10_000  # characters of an error or a message; longer ones are cut
 WATCH_PAGE = 100  # events, each up to 64 KiB, held for a watcher that may read slowly
 WATCH_POLL_SECONDS = 5.0  # how often a watched job is read besides, should a wake-up be lost
 SWEEP_BATCH = 200
 PURGE_BATCH = 500
+REFERENCES = "references"  # the failed step of a job that refers to what no result has
 MAX_TENANTS = 100_000  # whose last turn is remembered
 
 Decider = Callable[[Job, Broke | Lapsed], Awaitable[Change]]
@@ -62,6 +68,7 @@ class Engine:
     ) -> None:
         self._store = store
         self.jobs: JobReads = store
+        self.counts = Counts(store)
         self.records = Records(store)
         self.new_id = UlidMaker()
         self.wakeups = Wakeups()
@@ -90,7 +97,25 @@ class Engine:
     # the life of a job --------------------------------------------------------------------------------------------------
 
     async def submit(self, job: NewJob) -> Submitted:
-        submitted = await self._store.write(job)
+        return self._submitted(job, await self._store.write(job))
+
+    async def submit_flow(self, flow: NewFlow) -> Submitted:
+        submitted = await self._store.write(flow)
+        if isinstance(submitted, Occupied):
+            raise Conflict(
+                f"steps[{submitted.step}]: job {submitted.job_id} is live and has the unique key of this step; "
+                "wait, or cancel it. Nothing was submitted"
+            )
+        return self._submitted(flow.job, submitted)
+
+    async def change_flow(self, operation: CancelFlow | RetryFlow) -> Moved | None:
+        """Change a flow with its steps; return None if it is no longer as the caller saw it."""
+        moved = await self._store.write(operation)
+        if moved is not None:
+            self._moved(moved)
+        return moved
+
+    def _submitted(self, job: NewJob, submitted: Submitted) -> Submitted:
         if submitted.moved is not None:
             self._moved(submitted.moved)
         elif submitted.fingerprint != job.fingerprint:
@@ -163,9 +188,48 @@ class Engine:
         except asyncio.CancelledError:
             claiming.add_done_callback(self._hand_back)
             raise
+        if claimed.later_at is not None:
+            for queue in claim.queues:
+                self.wakeups.again_at(queue, claimed.later_at, self.now)
         for job in claimed.jobs:
             self._moved(_claimed(job, claimed.endpoints if job is claimed.jobs[0] else ()))
+        if any(job.flow is not None and MARK in job.payload for job in claimed.jobs):
+            return await self._with_results(claimed.jobs)
         return claimed.jobs
+
+    async def _with_results(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
+        """Put the results that steps of flows refer to into their payloads."""
+        whole = []
+        for place, job in enumerate(jobs):
+            try:
+                whole.append(await self._with_its_results(job))
+            except Missing as missing:
+                await self._fail_claimed(job, str(missing))
+            except BaseException:
+                self._give_back([*whole, *jobs[place:]])
+                raise
+        return tuple(whole)
+
+    async def _with_its_results(self, job: Job) -> Job:
+        names = references(job.payload) if job.flow is not None else ()
+        if not names or job.flow is None:
+            return job
+        found = await self._store.list_steps(StepFilter(job.flow, names=tuple(sorted(names))))
+        return replace(job, payload=filled(job.payload, {step.name: step for step in found.steps}))
+
+    async def _fail_claimed(self, job: Job, error: str) -> None:
+        with contextlib.suppress(Conflict, NotFound):  # cancelled meanwhile
+            await self.change(
+                Change(
+                    Guard.held(job),
+                    "fail",
+                    error=error,
+                    failed_step=REFERENCES,
+                    level="error",
+                    step=REFERENCES,
+                    message=error,
+                )
+            )
 
     def _hand_back(self, claiming: "asyncio.Future[Claimed]") -> None:
         if not (claiming.cancelled() or claiming.exception()):
@@ -181,6 +245,11 @@ class Engine:
             self._parking.add(parking)
             parking.add_done_callback(self._parking.discard)
 
+    async def handed_back(self) -> None:
+        """Wait until the jobs that were claimed for callers who are gone are in their queues again."""
+        while self._parking:
+            await asyncio.wait(self._parking)
+
     async def beat(self, guard: Guard, lease_seconds: float) -> int:
         """Extend the lease; return until when it holds now."""
         until = await self._store.write(Beat(_with_holder(guard, "beat"), lease_seconds))
@@ -190,7 +259,7 @@ class Engine:
 
     async def note(self, note: Note) -> int:
         """Add a line to the job's log; return its number."""
-        seq = await self._store.write(replace(note, message=_clean(note.message), step=_clean(note.step)))
+        seq = await self._store.write(replace(note, message=clean(note.message), step=clean(note.step)))
         if seq is None:
             raise await self._lost(note.guard, "note")
         self._wake_watchers(note.guard.job_id)
@@ -245,7 +314,7 @@ class Engine:
 
     async def lapse(self, job: Job) -> Moved | None:
         """Retry or fail a job whose lease has lapsed; return None if its owner or another node moved it first."""
-        moved = await self._store.write(_cut(await self._decide(job, Lapsed())))
+        moved = await self._store.write(cut(await self._decide(job, Lapsed())))
         if moved is not None:
             self._moved(moved)
             for listener in self._lapse_listeners:
@@ -254,7 +323,7 @@ class Engine:
 
     async def expire(self, job: Job) -> Moved | None:
         """Fail a job whose deadline has passed; return None if it ended before, or was requeued without one."""
-        moved = await self._store.write(_cut(expire(job)))
+        moved = await self._store.write(cut(expire(job)))
         if moved is not None:
             self._moved(moved)
         return moved
@@ -275,7 +344,7 @@ class Engine:
         """Make one guarded move. All of the above end here."""
         if Move.by_name[change.move].needs_holder and change.seen_stage is None:
             _with_holder(change.guard, change.move)
-        moved = await self._store.write(_cut(change))
+        moved = await self._store.write(cut(change))
         if moved is None:
             raise await self._lost(change.guard, change.move)
         self._moved(moved)
@@ -285,11 +354,16 @@ class Engine:
         job = await self._store.get_job(guard.job_id, guard.tenant)
         if job is None or job.kind != guard.kind:
             return NotFound(f"there is no job {guard.job_id}")
+        if guard.lease is not None and guard.lease == job.lease and job.finished:
+            return StaleLease(f"job {job.id} ended as {job.state} under lease {guard.lease}; {move} changed nothing")
         if guard.lease is not None:
             return StaleLease(
                 f"job {job.id} is {job.state} and lease {guard.lease} is no longer held; "
                 f"drop the work, {move} changed nothing"
             )
+        if move == "requeue" and (job.flow is not None or job.kind == FLOW):
+            flow = f"a step of flow {job.flow}" if job.flow else "a flow"
+            return Conflict(f"job {job.id} is {flow}: retry it with POST /engine/flows/{job.flow or job.id}/retry")
         return Conflict(f"job {job.id} is {job.state}; {move} is not possible from there")
 
     # reading ------------------------------------------------------------------------------------------------------------
@@ -336,7 +410,7 @@ class Engine:
 
     async def refresh_limits(self) -> None:
         """Read again which queues have a limit: there a finished job makes room for a waiting one."""
-        self._limited = {s.queue for s in await self._store.list_queue_settings() if s.max_running is not None}
+        self._limited = {s.queue for s in await self._store.list_queue_settings() if s.frees_room}
 
     # removing -----------------------------------------------------------------------------------------------------------
 
@@ -398,6 +472,8 @@ class Engine:
         self._store.notify(queue, run_at, moved.job_id, moved.endpoints)
         if moved.successor is not None:
             self._moved(moved.successor)
+        for other in moved.others:
+            self._moved(other)
 
     def _heard(self, hint: Hint) -> None:
         for queue, run_at in hint.queues:
@@ -474,21 +550,3 @@ def _with_holder(guard: Guard, move: str) -> Guard:
     if not guard.has_holder:
         raise ValueError(f"{move} needs a lease or an owner in its guard")
     return guard
-
-
-def _cut(change: Change) -> Change:
-    """Cut long texts of workers, and replace NUL, which PostgreSQL cannot store in text."""
-    if not (change.error or change.message or change.waiting_for or change.failed_step or change.step):
-        return change
-    return replace(
-        change,
-        error=None if change.error is None else _clean(change.error),
-        failed_step=None if change.failed_step is None else _clean(change.failed_step),
-        message=_clean(change.message),
-        waiting_for=_clean(change.waiting_for),
-        step=_clean(change.step),
-    )
-
-
-def _clean(text: str) -> str:
-    return text[:MAX_TEXT].replace("\x00", "\ufffd")

@@ -34,6 +34,8 @@ PRIORITIES = range(10)  # 9 is served first
 LEASE_RANDOM_BITS = 32  # of a lease, below the count of claims; two million claims stay below 2**53, JavaScript's bound
 RESTING = "resting"  # the stage of a queued job whose owner is gone: callers still see its last state
 
+NEVER = 221_845_392_000_000_000  # the year 9000: the run_at of a job that another one will release
+
 NOT_SHOWN = b"\0"  # which JSON cannot contain: it begins the part of a payload that is never shown
 
 Level = Literal["info", "warn", "error"]
@@ -71,6 +73,10 @@ class NewJob(Operation["Submitted"], frozen=True, array_like=True, tag="submit")
     deadline_seconds: float | None = None  # counted from the submission
     unique_key: str | None = None  # at most one job of this queue and key is live: another submission finds that one
     keep_seconds: float | None = None  # after its end; None: as long as the server keeps finished jobs
+    flow: str | None = None  # of a step: the job that is its flow …
+    step: int | None = None  # … and its number there
+    waits: bool = False  # for other steps; what `run_at` and `delay_seconds` say counts from their end
+    limit_key: str = ""  # whose limits hold for it, if the queue has limits for each key
 
     @property
     def tenant(self) -> str:
@@ -110,6 +116,9 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     updated_at: int
     finished_at: int | None
     deadline_at: int | None
+    flow: str | None = None  # of a step: the job that is its flow …
+    step: int | None = None  # … and its number there
+    limit_key: str = ""
     payload: bytes = b""
     result: bytes | None = None
 
@@ -130,6 +139,11 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     def finished(self) -> bool:
         return self.state in FINAL
 
+    @property
+    def waits_for_steps(self) -> bool:
+        """Return whether it is a step of a flow that others have to end before."""
+        return self.state is State.QUEUED and self.run_at == NEVER
+
 
 class Event(msgspec.Struct, frozen=True, array_like=True):
     """A line of a job's log. `seq` counts from 1 for each job, without a gap."""
@@ -149,10 +163,43 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
     data: bytes | None
 
 
+class Rate(msgspec.Struct, frozen=True, array_like=True):
+    """At most so many starts in any stretch of time of this length."""
+
+    count: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.count} in {self.seconds:g} s"
+
+
+class QueueLimits(msgspec.Struct, frozen=True, array_like=True):
+    """Beside how many of a queue run at once. Those of a key hold for the jobs of each key by itself."""
+
+    rate: Rate | None = None
+    key_max_running: int | None = None
+    key_rate: Rate | None = None
+
+    @property
+    def by_key(self) -> bool:
+        return self.key_max_running is not None or self.key_rate is not None
+
+
 class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     queue: Queue
     paused: bool = False
     max_running: int | None = None
+    limits: QueueLimits = QueueLimits()
+
+    @property
+    def window(self) -> float:
+        """Return for how many seconds a start counts; 0 where there is no rate."""
+        return max((rate.seconds for rate in (self.limits.rate, self.limits.key_rate) if rate is not None), default=0)
+
+    @property
+    def frees_room(self) -> bool:
+        """Return whether the end of a job may let another one start."""
+        return self.max_running is not None or self.limits.key_max_running is not None
 
 
 class SetQueue(Operation[None], frozen=True, array_like=True, tag="set_queue"):
@@ -163,10 +210,14 @@ class QueueCount(msgspec.Struct, frozen=True, array_like=True):
     """What stands in a queue, with all that is there for single nodes."""
 
     queue: Queue
-    ready: int
+    by_priority: dict[int, int]  # ready jobs
     delayed: int
     running: int
     oldest_at: int | None  # run_at of the ready job that waits longest
+
+    @property
+    def ready(self) -> int:
+        return sum(self.by_priority.values())
 
 
 def topic_of(state: str, stage: str) -> str:

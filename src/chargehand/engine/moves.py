@@ -81,6 +81,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
     created_at: int
     endpoints: tuple[str, ...] = ()  # where deliveries were put
     successor: "Moved | None" = None  # of the job that was submitted with it
+    others: tuple["Moved", ...] = ()  # of its flow: what else moved in the same commit
 
     @property
     def tenant(self) -> str:

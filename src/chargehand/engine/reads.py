@@ -10,6 +10,7 @@ import msgspec
 
 from chargehand.engine.delivery import Delivery, Endpoint, Outgoing, Subject, Try
 from chargehand.engine.file import File
+from chargehand.engine.flow import FlowSteps
 from chargehand.engine.job import Event, Job, QueueCount, QueueSettings, State
 from chargehand.engine.queue import Queue
 from chargehand.engine.record import Record
@@ -18,7 +19,7 @@ from chargehand.engine.record import Record
 class JobFilter(msgspec.Struct, frozen=True):
     """Which jobs to list, newest first. Each field that is given narrows the list."""
 
-    tenant: str | None = None
+    tenant: str | None = None  # None: goes with `late` alone
     kind: str | None = None
     queue: str | None = None  # its name
     state: State | None = None
@@ -117,6 +118,23 @@ class Pulse(msgspec.Struct, frozen=True, array_like=True):
     at: int  # when this was so, by the store's clock
 
 
+class StepFilter(msgspec.Struct, frozen=True):
+    """Steps of a flow from a number on, or those of these names, with their results."""
+
+    flow_id: str
+    first: int = 0
+    limit: int = 500
+    names: tuple[str, ...] | None = None
+    counted: bool = False  # count all steps too, by kind and state
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What a queued job waits for in its queue."""
+
+    position: int | None  # jobs before it, counted up to the asked bound; None: it does not wait
+    held_by: str  # why a due job is not claimed: paused, or which limit
+
+
 class JobReads(Protocol):
     async def now(self) -> int: ...  # the clock that decides leases
     async def get_job(self, job_id: str, tenant: str | None = None, *, whole: bool = True) -> Job | None: ...
@@ -125,17 +143,17 @@ class JobReads(Protocol):
         self, job_id: str, after: int = 0, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]: ...
     async def last_note(self, job_id: str, step: str) -> Event | None: ...
-    async def position(self, job_id: str, bound: int) -> int | None: ...
+    async def list_steps(self, by: StepFilter) -> FlowSteps: ...
+    async def waiting(self, job: Job, bound: int = 0) -> Waiting: ...
 
     async def due_queues(self, queues: Sequence[Queue], bound: int) -> list[DueQueue]: ...
     async def queue_heads(
         self, kind: str, bound: int, tenant: str | None = None, *, wide: bool = False
     ) -> list[QueueHead]: ...  # wide: many queues
     async def pulse(self, queue: Queue, since: int, bound: int) -> Pulse: ...
-    async def count_queues(self, kind: str | None = None, tenant: str | None = None) -> list[QueueCount]: ...
+    async def count_queues(self) -> list[QueueCount]: ...
     async def count_topics(self) -> list[TopicCount]: ...
-    async def count_ready(self, queue: Queue) -> dict[int, int]: ...  # by priority
-    async def count_stopped(self, tenant: str | None, topic: str) -> dict[Queue, int]: ...
+    async def count_stopped(self, topic: str) -> dict[Queue, int]: ...
     async def list_queue_settings(self) -> list[QueueSettings]: ...
 
 

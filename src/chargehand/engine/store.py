@@ -23,6 +23,7 @@ A = TypeVar("A")
 class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
     jobs: tuple[Job, ...]
     endpoints: tuple[str, ...] = ()
+    later_at: int | None = None  # when a limit lets more start, although no job ends
 
 
 class Claim(Operation[Claimed], frozen=True, array_like=True, tag="claim"):

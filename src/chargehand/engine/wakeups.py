@@ -108,6 +108,10 @@ class Wakeups:
             self._soonest = run_at
             self._changed.set()
 
+    def again_at(self, queue: Queue, at: int, now: Callable[[], int]) -> None:
+        """Wake a waiter when a limit lets more start, but never at once: by the store's clock it may still be too early."""
+        self.due_at(queue, max(at, now() + int(MIN_PAUSE_SECONDS * SECOND)), now)
+
     def close(self) -> None:
         """End all waiting with no work, because the server is stopping."""
         self._open = False

@@ -92,13 +92,16 @@ class Gate:
         if self._everybody and not is_local_name(req.get_header("host") or "", self._names):
             raise Forbidden(_OTHER_NAME)
         caller = self._everybody or self._by_token(header) or await self._identify(header)
-        wait = self._limiter.take(caller.rate_key, caller.rate_per_second, self._burst)
-        if wait:
-            message = f"more than {caller.rate_per_second:g} requests a second; wait {wait:.1f} seconds"
-            raise TooManyRequests(message, retry_after_seconds=wait)
+        self._take_turn(caller)
         if scope and not caller.may(scope):
             raise Forbidden(f"missing scope: this needs `{scope}`")
         req.caller = caller
+
+    async def known(self, token: str) -> Caller:
+        """Return the caller of a bearer token that came otherwise than in a header, or raise."""
+        caller = self._everybody or await self._bearer(token)
+        self._take_turn(caller)
+        return caller
 
     def _by_token(self, header: str | None) -> Caller | None:
         """Return the caller of a configured token, or None. Most requests have one, so this is the fast path without awaits."""
@@ -109,6 +112,12 @@ class Gate:
     def _holder_of(self, digest: bytes) -> Caller | None:
         entry = self._tokens.get(digest[:8])
         return entry[1] if entry is not None and hmac.compare_digest(entry[0], digest) else None
+
+    def _take_turn(self, caller: Caller) -> None:
+        wait = self._limiter.take(caller.rate_key, caller.rate_per_second, self._burst)
+        if wait:
+            message = f"more than {caller.rate_per_second:g} requests a second; wait {wait:.1f} seconds"
+            raise TooManyRequests(message, retry_after_seconds=wait)
 
     async def _identify(self, header: str | None) -> Caller:
         if not header:

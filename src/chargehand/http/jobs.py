@@ -5,7 +5,7 @@ A door gives its `Wording` and keeps what is its own: the fields of a request an
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from chargehand.engine.reads import JobFilter
 from chargehand.engine.wakeups import wait_within
 from chargehand.errors import NotFound
 from chargehand.http import sse
+from chargehand.http.auth import Caller
 from chargehand.http.inputs import IDEMPOTENCY_KEY, last_event_id, trace_headers
 from chargehand.http.paging import ulid
 from chargehand.http.request import Request
@@ -88,6 +89,15 @@ class Wording(NamedTuple):
     retries: Retries = Retries()
 
 
+class StepDoor(NamedTuple):
+    """How a flow makes a step of a door's jobs: what the body of a submission there is made into, and what the caller needs for that."""
+
+    kind: str
+    scopes: tuple[str, ...]  # any one of them is enough
+    new_job: Callable[[Caller, bytes], Awaitable[NewJob]]
+    refers: bool = True  # whether its payload may refer to the results of other steps
+
+
 class JobResource:
     """The jobs of a door over HTTP."""
 
@@ -105,8 +115,11 @@ class JobResource:
         """Return where the job's changes are sent: to this URL, if there is one and the egress policy allows it."""
         if url is None:
             return ()
-        url, wording = self._check_url(field, url), self._wording
-        return (Report(url, endpoint_id(tenant, url), wording.dialect, topics, *wording.retries),)
+        url = self._check_url(field, url)
+        return (self.report(url, endpoint_id(tenant, url), topics),)
+
+    def report(self, url: str, endpoint: str, topics: tuple[str, ...]) -> Report:
+        return Report(url, endpoint, self._wording.dialect, topics, *self._wording.retries)
 
     def span(self, req: Request, attributes: Mapping[str, Value]) -> Span:
         """Open the span in which a job is submitted, a child of the caller's."""

@@ -99,9 +99,9 @@ class JwtVerifier:
             raise ConfigError("a JWKS needs auth.jwt_issuer and auth.jwt_audience: its keys sign tokens for others too")
         self._secret = _secret_key(auth.jwt_secret) if auth.jwt_secret else None
         self._jwks = jwks
-        expected = {"iss": auth.jwt_issuer, "aud": auth.jwt_audience}
+        expected = {"iss": [auth.jwt_issuer] if auth.jwt_issuer else [], "aud": list(auth.jwt_audience)}
         options: dict[str, ClaimsOption] = {
-            name: {"essential": True, "value": value} for name, value in expected.items() if value
+            name: {"essential": True, "values": values} for name, values in expected.items() if values
         }
         self._registry = JWTClaimsRegistry(lambda: int(now()), LEEWAY_SECONDS, **options)
 

@@ -7,6 +7,9 @@ asks for: each kind says which scopes read, cancel and requeue its jobs, and any
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from chargehand.engine.flow import KIND as FLOW
+from chargehand.engine.job import Job
+from chargehand.engine.reads import JobReads, StepFilter
 from chargehand.errors import Forbidden
 
 
@@ -38,6 +41,14 @@ class Kinds:
 
     def may_read(self, caller: Scoped, kind: str) -> bool:
         return _holds_one(caller, self.of(kind).read)
+
+
+async def kinds_in(jobs: JobReads, job: Job) -> set[str]:
+    """The kind of a job and, of a flow, those of its steps: whoever changes the flow changes them."""
+    if job.kind != FLOW:
+        return {job.kind}
+    counts = (await jobs.list_steps(StepFilter(job.id, limit=0, counted=True))).counts
+    return {job.kind, *(kind for kind, _ in counts)}
 
 
 def require(caller: Scoped, scopes: tuple[str, ...]) -> None:

@@ -21,6 +21,7 @@ class Checkup(NamedTuple):
     newest_schema: int  # that this version knows
     newest_job: str | None = None
     now: int | None = None  # by the database's own clock, where it has one, in microseconds
+    oldest_schema: int = 0  # the oldest version that may work on a newer schema than ours
 
 
 async def look(url: str) -> Checkup:
@@ -43,6 +44,7 @@ def _sqlite(url: str) -> Checkup:
             connection.set_busy_timeout(round(PATIENCE_SECONDS * 1000))
             [(version,)] = connection.execute(queries["schema_version"].sql)
             [(newest_job,)] = connection.execute(queries["newest_job"].sql)
+            [(_, oldest)] = connection.execute(queries["schema"].sql) if version > newest else [(version, 0)]
         finally:
             connection.close()
     except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -51,7 +53,7 @@ def _sqlite(url: str) -> Checkup:
         raise StoreError(f"SQLite: {path} is not Chargehand's: {error}") from None
     except apsw.Error as error:
         raise StoreUnavailable(f"SQLite: {path}: {error}") from None
-    return Checkup(version, newest, newest_job)
+    return Checkup(version, newest, newest_job, oldest_schema=oldest)
 
 
 async def _postgres(url: str) -> Checkup:
@@ -66,6 +68,7 @@ async def _postgres(url: str) -> Checkup:
                 try:
                     version = await connection.fetchval(queries["schema_version"].sql)
                     newest_job = await connection.fetchval(queries["newest_job"].sql)
+                    oldest = await connection.fetchval(queries["schema"].sql, column=1) if version > newest else 0
                 except asyncpg.UndefinedTableError:
                     return Checkup(None, newest, now=now)
             finally:
@@ -75,4 +78,4 @@ async def _postgres(url: str) -> Checkup:
     except ValueError:
         # Without the driver's text: where it cannot parse the URL, it quotes the password.
         raise StoreUnavailable("PostgreSQL: store.url cannot be understood") from None
-    return Checkup(version, newest, newest_job, now)
+    return Checkup(version, newest, newest_job, now, oldest)

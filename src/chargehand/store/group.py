@@ -3,7 +3,9 @@
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
+from chargehand.engine.flow import NewFlow
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import Change
 from chargehand.engine.record import PutRecord
@@ -15,6 +17,12 @@ Commit = Callable[[Sequence[AnyOperation]], Awaitable[Sequence[Answer | Rejected
 
 def bad_operation(rejected: Rejected) -> ChargehandError:
     return BadRequest(rejected.message)
+
+
+class _Caller(NamedTuple):
+    operation: AnyOperation
+    answer: "asyncio.Future[Answer]"
+    since: float  # by the loop's clock
 
 
 class Group:
@@ -30,7 +38,7 @@ class Group:
         self._size = size
         self._error = error
         self._patience_seconds = patience_seconds  # of callers; None: the commit itself is sure to end
-        self._waiting: deque[tuple[AnyOperation, asyncio.Future[Answer]]] = deque()
+        self._waiting: deque[_Caller] = deque()
         self._scheduled = False
         self._running: asyncio.Task[None] | None = None
         self._stuck: StoreError | None = None  # the running commit is overdue
@@ -42,7 +50,7 @@ class Group:
         if refusal := self._closed or self._stuck:
             future.set_exception(refusal)
             return future
-        self._waiting.append((operation, future))
+        self._waiting.append(_Caller(operation, future, loop.time()))
         if self._running is None and not self._scheduled:
             self._scheduled = True
             # Not at once, so that what else becomes ready in this turn of the loop is in the same group.
@@ -54,25 +62,26 @@ class Group:
         if self._running is None and self._waiting:
             self._running = asyncio.get_running_loop().create_task(self._run(self._batch()))
 
-    def _batch(self) -> "list[tuple[AnyOperation, asyncio.Future[Answer]]]":
+    def _batch(self) -> list[_Caller]:
         """Take the waiting operations, up to a number and a size, since a group is held in memory more than once."""
         batch = [self._waiting.popleft()]
-        size = _bytes(batch[0][0])
+        size = _bytes(batch[0].operation)
         while self._waiting and len(batch) < self._size:
-            size += _bytes(self._waiting[0][0])
+            size += _bytes(self._waiting[0].operation)
             if size > GROUP_BYTES:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _run(self, batch: "list[tuple[AnyOperation, asyncio.Future[Answer]]]") -> None:
+    async def _run(self, batch: list[_Caller]) -> None:
         answers: Sequence[Answer | Rejected] = ()
         failure: StoreError | None = None
-        overdue = self._patience_seconds and asyncio.get_running_loop().call_later(
-            self._patience_seconds, self._give_up, batch
+        # Since the first of them came: they may have waited behind another commit, which was slow or has failed.
+        overdue = self._patience_seconds and asyncio.get_running_loop().call_at(
+            batch[0].since + self._patience_seconds, self._give_up, batch
         )
         try:
-            answers = await self._commit([operation for operation, _ in batch])
+            answers = await self._commit([caller.operation for caller in batch])
         except StoreError as error:
             failure = error
         except BaseException as error:
@@ -87,29 +96,29 @@ class Group:
             self._start()
             self._answer(batch, answers, failure)
 
-    def _give_up(self, batch: "list[tuple[AnyOperation, asyncio.Future[Answer]]]") -> None:
-        """Fail the callers of a commit that takes too long, those behind it and those to come. It may still succeed."""
+    def _give_up(self, batch: list[_Caller]) -> None:
+        """Fail callers who have waited too long, with those behind them and those to come until the commit ends. It may still succeed."""
         self._stuck = StoreUnavailable(
             f"the store has not committed for {self._patience_seconds:.0f} s; what was not acknowledged may be sent again",
             retry_after_seconds=2,
         )
         waiting, self._waiting = self._waiting, deque()
-        for _, future in (*batch, *waiting):
-            if not future.done():
-                future.set_exception(self._stuck)
+        for caller in (*batch, *waiting):
+            if not caller.answer.done():
+                caller.answer.set_exception(self._stuck)
 
     def _answer(
         self,
-        batch: "list[tuple[AnyOperation, asyncio.Future[Answer]]]",
+        batch: list[_Caller],
         answers: Sequence[Answer | Rejected],
         failure: StoreError | None,
     ) -> None:
         if failure is not None:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(failure)
+            for caller in batch:
+                if not caller.answer.done():
+                    caller.answer.set_exception(failure)
             return
-        for (_, future), answer in zip(batch, answers, strict=True):
+        for (_, future, _), answer in zip(batch, answers, strict=True):
             if future.done():
                 continue  # the caller is gone
             if isinstance(answer, Rejected):
@@ -129,9 +138,9 @@ class Group:
         """Fail all waiting operations, because the store can never serve again."""
         self._closed = error
         while self._waiting:
-            _, future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(error)
+            caller = self._waiting.popleft()
+            if not caller.answer.done():
+                caller.answer.set_exception(error)
 
 
 class GroupsByKind:
@@ -156,6 +165,8 @@ def _bytes(operation: AnyOperation) -> int:
     if type(operation) is Change:
         successor = operation.successor.payload if operation.successor is not None else b""
         return len(operation.result or b"") + len(operation.payload or b"") + len(successor)
+    if type(operation) is NewFlow:
+        return sum(len(step.job.payload) for step in operation.steps)
     if type(operation) is PutRecord:
         return len(operation.body)
     return 0

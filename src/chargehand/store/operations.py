@@ -4,6 +4,7 @@ import msgspec
 
 from chargehand.engine.delivery import Release, Replay, SetEndpoint, Settle, Take, Taken
 from chargehand.engine.file import DropFiles, File, NewFile
+from chargehand.engine.flow import CancelFlow, NewFlow, Occupied, RetryFlow
 from chargehand.engine.job import NewJob, SetQueue
 from chargehand.engine.moves import Beat, Change, Moved, Note, Prune, Submitted
 from chargehand.engine.operation import Operation
@@ -34,7 +35,7 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
 AnyOperation = (
     NewJob | Claim | Change | Beat | Note | SetQueue | Prune
     | Take | Settle | Release | Replay | SetEndpoint | GiveUp
-    | NewFile | DropFiles | PutRecord | DropRecord | Ping
+    | NewFile | DropFiles | PutRecord | DropRecord | NewFlow | CancelFlow | RetryFlow | Ping
 )  # fmt: skip
 # None: the race was lost, or there is no such thing.
-Answer = Submitted | Claimed | Moved | Taken | File | Record | bool | int | None
+Answer = Submitted | Occupied | Claimed | Moved | Taken | File | Record | bool | int | None

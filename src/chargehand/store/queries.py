@@ -6,7 +6,8 @@ gives a time, the database's own clock is used, so that nodes whose clocks diffe
 Macros keep the files short. `{job j}` is the list of a Job's columns with the alias `j`, in the order of the struct that reads
 them. `{each ids as i}` is a list parameter as a table with one column `value`, `{each queue of queues as q}` a list of queues as
 one with their four columns: PostgreSQL takes arrays for them, SQLite JSON. `{same j q}` compares the four columns of two tables,
-`{same j :}` those of one with parameters.
+`{same j :}` those of one with parameters. `{rows r(id TEXT, number INTEGER)}` is the parameter `rows`, a JSON array of objects, as a
+table, and `{among id ids}` tells PostgreSQL which few ids these rows have.
 """
 
 import re
@@ -25,15 +26,19 @@ from chargehand.engine.record import Record
 
 Dialect = Literal["sqlite", "postgres"]
 
-SHARED = ("jobs", "queues", "outbox", "files", "records", "retention", "schema")
+SHARED = ("jobs", "queues", "limits", "outbox", "files", "records", "retention", "schema", "flows")
 
 _HEADING = re.compile(r"^-- (name|part): (\w+)\s*$", re.MULTILINE)
 _PART = re.compile(r"\{part (\w+)\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
+_OLDEST = re.compile(r"^-- oldest: (\d+)\s*$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$", re.MULTILINE)
+_STATEMENT = re.compile(r"(?:\$\$.*?\$\$|[^;])+", re.DOTALL)  # the body of a function has semicolons of its own
 _COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try|file|record) (\w+)\}")
 _EACH = re.compile(r"\{each (\w+) as (\w+)\}")
 _EACH_QUEUE = re.compile(r"\{each queue of (\w+) as (\w+)\}")
+_ROWS = re.compile(r"\{rows (\w+)\(([^)]*)\)\}")
+_AMONG = re.compile(r"\{among (\w+) (\w+)\}")
 _SAME = re.compile(r"\{same (\w+) (\w+|:)\}")
 _QUEUE = ("kind", "tenant", "queue", "node")  # the columns of a queue
 _OF_QUEUES = {f"queues_{column}": attrgetter("name" if column == "queue" else column) for column in _QUEUE}
@@ -95,10 +100,11 @@ def load_queries(dialect: Dialect) -> dict[str, Query]:
         text = (files("chargehand.store") / "sql" / f"{name}.sql").read_text()
         pieces = _HEADING.split(text)[1:]
         for what, heading, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            whole = _PART.sub(lambda match: parts[match[1]], body)
             if what == "part":
-                parts[heading] = _COMMENT.sub("", body)
+                parts[heading] = _COMMENT.sub("", whole)
             else:
-                queries[heading] = _compile(heading, _PART.sub(lambda match: parts[match[1]], body), dialect)
+                queries[heading] = _compile(heading, whole, dialect)
     return queries
 
 
@@ -115,8 +121,10 @@ def _compile(name: str, body: str, dialect: Dialect) -> Query:
         return _POSTGRES_NOW.format(f"${place}") if parameter == "now" else f"${place}"
 
     body = _SAME.sub(_same, _COLUMNS.sub(_columns, _COMMENT.sub("", body)))
-    each = _EACH.findall(body) + _EACH_QUEUE.findall(body)
-    lists = frozenset(name for name, _ in each) if dialect == "sqlite" else frozenset[str]()
+    each = [name for name, _ in _EACH.findall(body) + _EACH_QUEUE.findall(body)]
+    lists = frozenset(each) if dialect == "sqlite" else frozenset[str]()
+    body = _ROWS.sub(_rows_in_sqlite if dialect == "sqlite" else r"json_to_recordset(:rows::JSON) AS \1(\2)", body)
+    body = _AMONG.sub("TRUE" if dialect == "sqlite" else r"\1 = ANY(:\2::TEXT[])", body)
     body = _EACH_QUEUE.sub(_queues_in_json if dialect == "sqlite" else _queues_in_arrays, body)
     body = _EACH.sub(r"json_each(:\1) AS \2" if dialect == "sqlite" else r"UNNEST(:\1::TEXT[]) AS \2(value)", body)
     # On one line: the drivers find a prepared statement by its text, of which they read every byte each time.
@@ -136,6 +144,12 @@ def _queues_in_json(match: re.Match[str]) -> str:
     return f"(SELECT {parts} FROM json_each(:{match[1]})) AS {match[2]}"  # noqa: S608 - of our own files
 
 
+def _rows_in_sqlite(match: re.Match[str]) -> str:
+    names = [column.split()[0] for column in match[2].split(",")]
+    parts = ", ".join(f"value ->> '{name}' AS {name}" for name in names)
+    return f"(SELECT {parts} FROM json_each(:rows)) AS {match[1]}"  # noqa: S608 - of our own files
+
+
 def _queues_in_arrays(match: re.Match[str]) -> str:
     arrays = ", ".join(f":{match[1]}_{name}::TEXT[]" for name in _QUEUE)
     return f"UNNEST({arrays}) AS {match[2]}({', '.join(_QUEUE)})"
@@ -149,7 +163,32 @@ def _same(match: re.Match[str]) -> str:
 class Migration(NamedTuple):
     version: int
     name: str
+    oldest: int  # the oldest version of the schema whose nodes may work once it was applied; its own: no older ones
     statements: tuple[str, ...]
+
+    @property
+    def record(self) -> str:
+        """Return the name of the query that writes down that it was applied."""
+        return "record_migration" if self.oldest == self.version else "record_expansion"
+
+
+class Schema(NamedTuple):
+    """What a database says of its schema."""
+
+    version: int
+    oldest: int
+
+    def refusal(self, known: int) -> str:
+        """Return why a node that knows the schema up to there may not work on this one; nothing if it may."""
+        if known >= self.oldest:
+            return ""
+        return f"the database is at schema version {self.version}; this version knows up to {known}"
+
+
+def only_expand(migrations: Sequence[Migration], version: int) -> bool:
+    """Say whether all nodes that may work on a schema of this version still may when it was migrated."""
+    before = max((each.oldest for each in migrations if each.version <= version), default=0)
+    return all(each.oldest <= before for each in migrations)
 
 
 def load_migrations(dialect: Dialect) -> list[Migration]:
@@ -158,9 +197,15 @@ def load_migrations(dialect: Dialect) -> list[Migration]:
     for file in (files("chargehand.store") / "sql" / "migrations").iterdir():
         name, _, only = file.name.removesuffix(".sql").partition(".")
         if file.name.endswith(".sql") and only in ("", dialect):
-            text = _COMMENT.sub("", file.read_text())
-            if dialect == "postgres":
-                text = re.sub(r"\bBLOB\b", "BYTEA", text).replace(") WITHOUT ROWID", ")")
-            version, _, name = name.partition("_")
-            found.append(Migration(int(version), name, tuple(s.strip() for s in text.split(";") if s.strip())))
+            found.append(_migration(name, file.read_text(), dialect))
     return sorted(found)
+
+
+def _migration(file_name: str, text: str, dialect: Dialect) -> Migration:
+    version, _, name = file_name.partition("_")
+    oldest = _OLDEST.search(text)
+    text = _COMMENT.sub("", text)
+    if dialect == "postgres":
+        text = re.sub(r"\bBLOB\b", "BYTEA", text).replace(") WITHOUT ROWID", ")")
+    statements = tuple(each.strip() for each in _STATEMENT.findall(text) if each.strip())
+    return Migration(int(version), name, int(oldest[1] if oldest else version), statements)

@@ -4,15 +4,16 @@ import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from chargehand.engine.delivery import Delivery, DeliveryState, Endpoint, EndpointState, Outgoing, Subject, Try
 from chargehand.engine.file import DropFiles, File
+from chargehand.engine.flow import Edge, FlowStep, FlowSteps
 from chargehand.engine.ids import first_id_at
-from chargehand.engine.job import SECOND, Event, Job, QueueCount, QueueSettings, State
+from chargehand.engine.job import SECOND, Event, Job, QueueCount, QueueLimits, QueueSettings, Rate, State
 from chargehand.engine.moves import Prune
 from chargehand.engine.operation import Operation
 from chargehand.engine.queue import Queue
@@ -25,10 +26,13 @@ from chargehand.engine.reads import (
     Pulse,
     QueueHead,
     RecordFilter,
+    StepFilter,
     TopicCount,
+    Waiting,
 )
 from chargehand.engine.record import Record
 from chargehand.engine.store import FinishedJobs, KeptJobs, Old, OldFiles, OldJobs
+from chargehand.store import limits
 from chargehand.store.group import Group, GroupsByKind
 from chargehand.store.operations import AnyOperation, GiveUp
 from chargehand.store.queries import columns, queue_from
@@ -39,12 +43,14 @@ Row = Sequence[Any]
 
 LAST_ID = "z"  # sorts behind every id
 LAST_INSTANT = 2**62
-CLOCK_SKEW = 3600 * SECOND  # an id has the time of the node that made it, `created_at` that of the store
+# An id has the time of the node that made it, `created_at` that of the store. All that was made in this time beside a range is read in vain.
+CLOCK_SKEW = 60 * SECOND
 _LIKE = re.compile("[!%_]")
 
 _JOB = len(Job.__struct_fields__) + 1  # columns: four for the queue, and payload and result are elsewhere
 _DELIVERY = len(Delivery.__struct_fields__)
 _DELIVERY_STATES = {str(state): state for state in DeliveryState}
+_edges = msgspec.json.Decoder(tuple[Edge, ...])
 _STATES = {str(state): state for state in State}
 
 
@@ -54,7 +60,17 @@ def job_from(row: Row, payload: bytes | None = b"", result: bytes | None = None)
 
 
 def settings_from(row: Row) -> QueueSettings:
-    return QueueSettings(queue_from(row), bool(row[4]), row[5])
+    limits = QueueLimits(_rate(row[6], row[7]), row[8], _rate(row[9], row[10]))
+    return QueueSettings(queue_from(row), bool(row[4]), row[5], limits)
+
+
+def _rate(count: int | None, length: int | None) -> Rate | None:
+    return None if count is None or length is None else Rate(count, length / SECOND)
+
+
+def flow_step_from(row: Row) -> FlowStep:
+    number, name, outcome, need, parents, result = row[_JOB:]
+    return FlowStep(number, name, outcome, need, _edges.decode(parents), job_from(row, result=result))
 
 
 def event_from(row: Row) -> Event:
@@ -71,6 +87,15 @@ def endpoint_from(row: Row) -> Endpoint:
     return Endpoint(row[0], row[1], row[2], EndpointState(row[3]), *row[4:])
 
 
+def _count_from(queue: Queue, rows: Sequence[Row]) -> QueueCount:
+    by_priority: dict[int, int] = {}
+    for row in rows:
+        if row[4]:
+            by_priority[row[3]] = by_priority.get(row[3], 0) + int(row[4])
+    oldest_at = min((row[7] for row in rows if row[7] is not None), default=None)
+    return QueueCount(queue, by_priority, sum(int(row[5]) for row in rows), sum(int(row[6]) for row in rows), oldest_at)
+
+
 def _pruning(old: Old) -> tuple[str, dict[str, Any], Callable[[tuple[str, ...]], Operation[int]]]:
     """Return the read that finds what is too old, and the operation that removes it."""
     if isinstance(old, KeptJobs):
@@ -85,6 +110,13 @@ def _pruning(old: Old) -> tuple[str, dict[str, Any], Callable[[tuple[str, ...]],
         return "prunable_files", {"age": age}, DropFiles
     reason = f"gave up: not delivered within {old.age_seconds:.0f} s"
     return "overdue_deliveries", {"age": age}, lambda ids: GiveUp(ids, reason)
+
+
+def _list_name(by: JobFilter) -> str:
+    """Return the statement that says the state: it reads the fewest other jobs."""
+    if by.stopped or by.state in (State.FAILED, State.CANCELLED):
+        return "list_stopped_jobs"
+    return "list_jobs" if by.state is None else f"list_{by.state}_jobs"
 
 
 class SharedStore(ABC):
@@ -137,10 +169,11 @@ class SharedStore(ABC):
         return [job_from(row) for row in rows]
 
     async def _filtered_jobs(self, by: JobFilter) -> Sequence[Row]:
-        stopped = by.stopped or by.state in (State.FAILED, State.CANCELLED)
+        if by.tenant is None:
+            raise ValueError("a list of jobs is that of a tenant")
         text = "%" + _LIKE.sub(r"!\g<0>", by.text) + "%" if by.text else None
         return await self._scan(
-            "list_stopped_jobs" if stopped else "list_jobs",
+            _list_name(by),
             tenant=by.tenant,
             kind=by.kind,
             any_kind=by.kinds is None,
@@ -175,11 +208,16 @@ class SharedStore(ABC):
         rows = await self._point("last_note", job_id=job_id, step=step)
         return event_from(rows[0]) if rows else None
 
-    async def count_ready(self, queue: Queue) -> dict[int, int]:
-        return {row[0]: int(row[1]) for row in await self._scan("count_ready", **columns(queue), now=self._now())}
+    async def list_steps(self, by: StepFilter) -> FlowSteps:
+        if by.names is not None:
+            rows = await self._point("list_named_steps", job_id=by.flow_id, names=by.names)
+        else:
+            rows = await self._scan("list_steps", job_id=by.flow_id, first=by.first, limit=by.limit)
+        counts = await self._scan("count_steps_by_state", job_id=by.flow_id) if by.counted else ()
+        return FlowSteps([flow_step_from(row) for row in rows], {(row[0], row[1]): int(row[2]) for row in counts})
 
-    async def count_stopped(self, tenant: str | None, topic: str) -> dict[Queue, int]:
-        return {queue_from(row): int(row[4]) for row in await self._scan("count_stopped", tenant=tenant, topic=topic)}
+    async def count_stopped(self, topic: str) -> dict[Queue, int]:
+        return {queue_from(row): int(row[4]) for row in await self._scan("count_stopped", topic=topic)}
 
     async def due_queues(self, queues: Sequence[Queue], bound: int) -> list[DueQueue]:
         rows = await self._scan("due_queues", queues=queues, bound=bound, now=self._now())
@@ -197,9 +235,9 @@ class SharedStore(ABC):
         ready, oldest_at, newest_at, delayed, next_at, paused, at = row
         return Pulse(min(int(ready), bound), oldest_at, newest_at, bool(delayed), next_at, bool(paused), int(at))
 
-    async def count_queues(self, kind: str | None = None, tenant: str | None = None) -> list[QueueCount]:
-        rows = await self._scan("count_queues", kind=kind, tenant=tenant, now=self._now())
-        return [QueueCount(Queue(*row[:3]), int(row[3]), int(row[4]), int(row[5]), row[6]) for row in rows]
+    async def count_queues(self) -> list[QueueCount]:
+        rows = await self._scan("count_queues", now=self._now())
+        return [_count_from(queue, list(of_it)) for queue, of_it in groupby(rows, lambda row: Queue(*row[:3]))]
 
     async def count_topics(self) -> list[TopicCount]:
         rows = await self._scan("count_topics")
@@ -208,9 +246,21 @@ class SharedStore(ABC):
     async def list_queue_settings(self) -> list[QueueSettings]:
         return [settings_from(row) for row in await self._point("list_queue_settings")]
 
-    async def position(self, job_id: str, bound: int) -> int | None:
-        rows = await self._scan("position", job_id=job_id, bound=bound)
-        return min(int(rows[0][0]), bound) if rows else None
+    async def waiting(self, job: Job, bound: int = 0) -> Waiting:
+        rows = await self._scan("position", job_id=job.id, bound=bound) if bound else ()
+        return Waiting(min(int(rows[0][0]), bound) if rows else None, await self._held_by(job))
+
+    async def _held_by(self, job: Job) -> str:
+        rows = await self._point("queue_settings", **columns(job.queue.shared))
+        if not rows:
+            return ""
+        asking = limits.holding(settings_from(rows[0]), job.limit_key)
+        try:
+            name, values = next(asking)
+            while True:
+                name, values = asking.send(await self._point(name, **values, now=self._now()))
+        except StopIteration as ended:
+            return str(ended.value)
 
     async def outgoing(self, delivery_ids: Sequence[str]) -> list[Outgoing]:
         rows = await self._point("outgoing", ids=delivery_ids)

@@ -5,13 +5,13 @@ PostgreSQL's awaits each statement. Operations that must be fast are written for
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from chargehand.engine.delivery import Release, Replay, SetEndpoint
 from chargehand.engine.file import DropFiles, File, NewFile
-from chargehand.engine.job import SetQueue
+from chargehand.engine.job import SECOND, QueueSettings, Rate, SetQueue
 from chargehand.engine.moves import Prune
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.store.operations import Answer, GiveUp
@@ -19,20 +19,44 @@ from chargehand.store.queries import columns
 
 Row = Sequence[Any]
 Statement = tuple[str, dict[str, Any]]
-Steps = Generator[Statement, Sequence[Row], Answer]
+T = TypeVar("T")
+Asking = Generator[Statement, Sequence[Row], T]  # asks a database, and returns this
+Steps = Asking[Answer]
 
 # The statements that remove what a pruned job leaves behind.
-_OF_A_JOB = ("prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results", "prune_job_files")
+_OF_A_JOB = (
+    "prune_tries", "prune_deliveries", "prune_events", "prune_payloads", "prune_results", "prune_job_files",
+    "prune_flow_steps", "prune_flow_edges",
+)  # fmt: skip
 
 
 def set_queue(operation: SetQueue) -> Steps:
     settings = operation.settings
-    if settings.paused or settings.max_running is not None:
-        values = {"paused": int(settings.paused), "max_running": settings.max_running}
-        yield "set_queue", columns(settings.queue) | values
-    else:
+    limits = settings.limits
+    if settings == QueueSettings(settings.queue):
         yield "unset_queue", columns(settings.queue)
+    else:
+        yield (
+            "set_queue",
+            columns(settings.queue)
+            | {
+                "paused": int(settings.paused),
+                "max_running": settings.max_running,
+                "key_max_running": limits.key_max_running,
+                **_rate("rate", limits.rate),
+                **_rate("key_rate", limits.key_rate),
+            },
+        )
+    if not settings.window:
+        yield "drop_starts", columns(settings.queue) | {"length": 0}
     return None
+
+
+def _rate(name: str, rate: Rate | None) -> dict[str, int | None]:
+    return {
+        f"{name}_count": None if rate is None else rate.count,
+        f"{name}_length": None if rate is None else int(rate.seconds * SECOND),
+    }
 
 
 def release(operation: Release) -> Steps:

@@ -3,10 +3,21 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
+from chargehand.engine.backoff import ceiling
 from chargehand.engine.delivery import Outgoing
 
 MAX_COOL_DOWN = 16  # times the breaker's first pause
+
+
+class Pace(NamedTuple):
+    """How a delivery would be retried by its own policy, after the try that failed."""
+
+    attempt: int
+    base_seconds: float
+    max_seconds: float
 
 
 @dataclass(slots=True, eq=False)
@@ -57,16 +68,28 @@ class Lane:
         self.failures = self.trips = 0
         self.backoff_until = 0.0
 
-    def failed(self, now: float, threshold: int, pause_seconds: float, spread: float) -> None:
-        """Count a failure; after too many in a row open the breaker, each time for longer."""
+    def failed(self, now: float, threshold: int, pause_seconds: float, spread: float, pace: Pace) -> None:
+        """Count a failure; after too many in a row open the breaker, each time for longer.
+
+        It opens for no longer than the delivery's own policy would wait, so that a receiver that is soon back is soon asked.
+        """
         if self.in_backoff(now):
             return  # was in flight when the breaker opened: already counted for
         self.failures += 1
         if self.failures >= threshold or self.trips:
-            pause = pause_seconds * min(2**self.trips, MAX_COOL_DOWN) * (1 + spread / 4)
+            pause = min(pause_seconds * min(2**self.trips, MAX_COOL_DOWN), self._pause_of(pace))
             self.trips += 1
             self.failures = 0
-            self.backoff_until = max(self.backoff_until, now + pause)
+            self.backoff_until = max(self.backoff_until, now + pause * (1 + spread / 4))
+
+    def _pause_of(self, pace: Pace) -> float:
+        """Return the pause of a policy after as many tries as this delivery has had, or after as many probes if those are more.
+
+        A policy without pauses would let the breaker never close the lane: it has no say.
+        """
+        if not pace.base_seconds:
+            return inf
+        return ceiling(max(pace.attempt, self.trips + 1), pace.base_seconds, pace.max_seconds)
 
     def idle(self, now: float) -> bool:
         """Return whether the lane holds nothing worth keeping, so that it can be dropped."""

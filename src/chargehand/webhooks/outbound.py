@@ -292,7 +292,7 @@ class Outbox:
 
     async def _deliver(self, lane: Lane, outgoing: Outgoing) -> None:
         posted, settle = await self._sender.send(outgoing)
-        self._update_breaker(lane, posted, settle)
+        self._update_breaker(lane, outgoing, posted, settle)
         # Not awaited, so that the slot is free for sending. What is unsettled is bounded all the same: the next take waits
         # behind it in the store.
         settling = asyncio.ensure_future(self._store.write(settle))
@@ -306,7 +306,7 @@ class Outbox:
             log.warning("a delivery could not be settled", delivery_id=settle.delivery_id, error=str(error))
         self._after_settled(settle, outgoing)
 
-    def _update_breaker(self, lane: Lane, posted: Posted, settle: Settle) -> None:
+    def _update_breaker(self, lane: Lane, outgoing: Outgoing, posted: Posted, settle: Settle) -> None:
         """Let the result of a try open or close the endpoint's breaker."""
         if posted.refused or posted.ours:
             return
@@ -319,7 +319,8 @@ class Outbox:
             lane.succeeded()
             return
         now = self._clock()
-        lane.failed(now, self._config.breaker_failures, self._config.breaker_seconds, self._random.random())
+        config, pace = self._config, self._sender.pace(outgoing)
+        lane.failed(now, config.breaker_failures, config.breaker_seconds, self._random.random(), pace)
         if posted.retry_after_seconds is not None:
             lane.backoff_until = max(
                 lane.backoff_until, now + min(settle.retry_seconds, self._config.backoff_max_seconds)

@@ -19,6 +19,7 @@ from chargehand.observability.logs import HIDDEN, get_logger, scrub_text
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy, refusal
 from chargehand.webhooks.exchange import CallFailed
+from chargehand.webhooks.lanes import Pace
 from chargehand.webhooks.pool import ConnectionPool
 from chargehand.webhooks.signature import Dialect, Keys, sign
 
@@ -177,6 +178,10 @@ class Sender:
             posted.answer,
             gone,
         )
+
+    def pace(self, outgoing: Outgoing) -> Pace:
+        _, base, longest = self._schedule(outgoing)
+        return Pace(outgoing.delivery.attempt + 1, base, longest)
 
     def _schedule(self, outgoing: Outgoing) -> tuple[int, float, float]:
         """Return tries, first pause and longest pause: the report's own where it names them, else the server's."""

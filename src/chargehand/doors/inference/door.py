@@ -67,8 +67,10 @@ class InferenceDoor:
         self._passthrough = Passthrough(engine, config, jobs, self.scheduler, attempts)
         self._uploads = FilesApi(config, files)
         self._batches = Batches(engine, config, files)
+        own_jobs = InferenceJobsApi(engine, config, jobs, self.scheduler, running, files)
+        self.steps = own_jobs.steps
         self._parts = (
-            InferenceJobsApi(engine, config, jobs, self.scheduler, running, files),
+            own_jobs,
             self._passthrough,
             DiscoveryApi(config, self.scheduler),
             self._uploads,

@@ -19,6 +19,7 @@ from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, NotFound, TooLarge
 from chargehand.files import Files
 from chargehand.http import sse
+from chargehand.http.auth import Caller
 from chargehand.http.files import send_file
 from chargehand.http.inputs import identity, json_object, last_event_id, micros
 from chargehand.http.jobs import (
@@ -30,6 +31,7 @@ from chargehand.http.jobs import (
     EventsQuery,
     JobPage,
     JobResource,
+    StepDoor,
     Wording,
 )
 from chargehand.http.paging import Cursor, Limit, cursor
@@ -105,12 +107,22 @@ class InferenceJobsApi:
 
     async def submit_job(self, req: Request, resp: Response) -> None:
         # The job has a copy of the body: nobody holds the body while the job is written.
-        job = await self._new_job(req, await read_body(req, self._settings.max_body_bytes))
+        body = await read_body(req, self._settings.max_body_bytes)
+        job = await self._new_job(req.caller.tenant, body, *identity(req, body))
+        del body
         self._jobs.accept(resp, await self._jobs.submit(req, job, {"model": job.queue.name}))
 
-    async def _new_job(self, req: Request, body: bytes) -> NewJob:
+    @property
+    def steps(self) -> StepDoor:
+        return StepDoor(KIND, ("jobs:write",), self._new_step)
+
+    async def _new_step(self, caller: Caller, body: bytes) -> NewJob:
+        return await self._new_job(caller.tenant, body)
+
+    async def _new_job(
+        self, tenant: str, body: bytes, key: str | None = None, fingerprint: str | None = None
+    ) -> NewJob:
         asked, fields = await read_submission(body, self._settings)
-        tenant, (key, fingerprint) = req.caller.tenant, identity(req, body)
         return NewJob(
             self._engine.new_id(),
             queue_of(tenant, asked.model),
@@ -148,7 +160,7 @@ class InferenceJobsApi:
         view = views.InferenceJobView(
             **views.summary(job, waiting_for),
             waiting=waiting,
-            position=await store.position(job.id, POSITION_BOUND) if queued else None,
+            position=(await store.waiting(job, POSITION_BOUND)).position if queued else None,
             resident={ledger.name: sorted(ledger.resident) for ledger in self._scheduler.ledgers} if queued else None,
             metadata=msgspec.Raw(job.metadata) if job.metadata else None,
             request=views.RequestView(request.path, len(request.body), _shown(request.body)),
@@ -178,6 +190,8 @@ class InferenceJobsApi:
     def _waiting(self, job: Job, now: int) -> tuple[str | None, str | None]:
         if views.shown_state(job) != "queued":
             return None, None
+        if job.waits_for_steps:
+            return job.waiting_for, "waits for other steps of its flow"
         if job.run_at > now:
             why = job.waiting_for or "run_at"
             return why, f"not before {rfc3339(job.run_at)} ({why})" + (f": {job.error}" if job.error else "")

@@ -79,9 +79,9 @@ class InferenceJobSummary(msgspec.Struct):
     error: str | None
     waiting_for: Annotated[
         str | None,
-        msgspec.Meta(description="Of a queued job: target, slot, model, turn, backoff, run_at"),
+        msgspec.Meta(description="Of a queued job: target, slot, model, turn, backoff, run_at, steps"),
     ]
-    run_at: Instant
+    run_at: Annotated[Instant | None, msgspec.Meta(description="null while it waits for other steps of its flow")]
     created_at: Instant
     updated_at: Instant
     finished_at: Instant | None
@@ -173,7 +173,7 @@ def summary(job: Job, waiting_for: str | None) -> dict[str, Any]:
         "priority": job.priority,
         "error": job.error,
         "waiting_for": waiting_for,
-        "run_at": rfc3339(job.run_at),
+        "run_at": None if job.waits_for_steps else rfc3339(job.run_at),
         "created_at": rfc3339(job.created_at),
         "updated_at": rfc3339(job.updated_at),
         "finished_at": None if job.finished_at is None else rfc3339(job.finished_at),

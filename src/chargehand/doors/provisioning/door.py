@@ -87,6 +87,7 @@ class ProvisioningDoor:
         self._fetches = Fetches(engine, ledgers)
         jobs = JobResource(engine, WORDING, tracing, policy.check_url)
         self._jobs = ProvisioningJobsApi(engine, jobs, vault, orders, Positions(runs, ledgers), deadlines, servers)
+        self.steps = self._jobs.steps
         registry = Path(settings.registry_dir or Path(config.server.data_dir) / "registry")
         self._registry = Registry(registry, settings=settings, admit=self._admit_to_registry)
         self._retention = Retention(engine, runs, ledgers, self._files, settings.media_keep_seconds)

@@ -21,6 +21,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
+from chargehand.http.auth import Caller
 from chargehand.http.inputs import absent, identity, json_object
 from chargehand.http.jobs import (
     FOLLOW,
@@ -30,6 +31,7 @@ from chargehand.http.jobs import (
     EventsQuery,
     JobPage,
     JobResource,
+    StepDoor,
     Wording,
 )
 from chargehand.http.paging import Cursor, Limit, cursor
@@ -133,7 +135,9 @@ class ProvisioningJobsApi:
 
     async def submit_job(self, req: Request, resp: Response) -> None:
         # The job has a copy of the recipe: nobody holds the body while the job is written.
-        job = await self._new_job(req, await read_body(req, MAX_BODY))
+        body = await read_body(req, MAX_BODY)
+        job = await self._new_job(req.caller.tenant, body, *identity(req, body))
+        del body
         serial = job.queue.name
         submitted = await self._jobs.submit(req, job, {"server_serial": serial})
         status, created_at = "queued", submitted.moved.created_at if submitted.moved else 0
@@ -146,9 +150,18 @@ class ProvisioningJobsApi:
         view = ProvisioningSubmitted(submitted.job_id, status, serial, rfc3339(created_at))
         self._jobs.accept(resp, submitted, view)
 
-    async def _new_job(self, req: Request, body: bytes) -> NewJob:
-        tenant, asked = req.caller.tenant, _asked(body)
-        key, fingerprint = identity(req, body)
+    @property
+    def steps(self) -> StepDoor:
+        # A recipe is sealed when it is submitted, so nothing can be put into it later.
+        return StepDoor(KIND, (WRITE,), self._new_step, refers=False)
+
+    async def _new_step(self, caller: Caller, body: bytes) -> NewJob:
+        return await self._new_job(caller.tenant, body)
+
+    async def _new_job(
+        self, tenant: str, body: bytes, key: str | None = None, fingerprint: str | None = None
+    ) -> NewJob:
+        asked = _asked(body)
         self._vault.require_open()
         if self.unreachable:
             raise ProvisioningRefused(503, "config.missing", self.unreachable)

@@ -1,4 +1,4 @@
-"""Who may do what at this door. Each function takes an authenticated request and returns its caller, or refuses.
+"""Who may do what at this door. Each function takes an authenticated caller and returns it, or refuses.
 
 codeQ tells producers from workers by the issuer of their tokens. Here one set of credentials serves all doors, so scopes tell:
 a worker has one of `codeq:claim` … `codeq:subscribe`, a producer `codeq:produce`. A JWT whose scopes name nothing of ours is a
@@ -8,11 +8,9 @@ producer's too, as it is to codeQ. No header makes anybody anything.
 from chargehand.doors.tasks.errors import TaskRefused
 from chargehand.doors.tasks.names import ADMIN, ANY, PRODUCE, WORKER_SCOPES
 from chargehand.http.auth import Caller
-from chargehand.http.request import Request
 
 
-def producer(req: Request) -> Caller:
-    caller = req.caller
+def producer(caller: Caller) -> Caller:
     if not _produces(caller):
         raise TaskRefused(
             401, "invalid token", detail=f"this is a worker's token; a producer's has the scope {PRODUCE}"
@@ -20,8 +18,7 @@ def producer(req: Request) -> Caller:
     return caller
 
 
-def worker(req: Request, scope: str) -> Caller:
-    caller = req.caller
+def worker(caller: Caller, scope: str) -> Caller:
     if not caller.event_types:
         raise TaskRefused(
             401, "missing eventTypes", detail="a worker's token names the event types it may work on, or *"
@@ -33,15 +30,13 @@ def worker(req: Request, scope: str) -> Caller:
     return caller
 
 
-def either(req: Request) -> Caller:
-    caller = req.caller
+def either(caller: Caller) -> Caller:
     if not (_produces(caller) or (_works(caller) and caller.event_types)):
         raise TaskRefused(401, "invalid token", detail="this is neither a producer's token nor a worker's")
     return caller
 
 
-def admin(req: Request) -> Caller:
-    caller = req.caller
+def admin(caller: Caller) -> Caller:
     if not (caller.may(ADMIN) or caller.role.upper() == "ADMIN"):
         raise TaskRefused(
             401, "unauthorized. Admin only", detail=f"this needs the scope {ADMIN}, or the claim role = ADMIN"

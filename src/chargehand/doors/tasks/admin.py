@@ -131,51 +131,56 @@ class AdminApi:
     # queues -----------------------------------------------------------------------------------------------------------
 
     async def get_queues(self, req: Request, resp: Response) -> None:
-        tenant = access.admin(req).tenant
-        jobs, counts = self._engine.jobs, {}
-        for count in await jobs.count_queues(KIND, tenant):
+        tenant = access.admin(req.caller).tenant
+        counts = {}
+        for count in (await self._engine.counts.live()).queues:
+            if (count.queue.kind, count.queue.tenant) != (KIND, tenant):
+                continue
             label = _label(count.queue)
-            for priority, ready in (await jobs.count_ready(count.queue)).items():
+            for priority, ready in count.by_priority.items():
                 counts[f"{label}:pending:{priority}"] = ready
             counts[f"{label}:inprog"] = count.running
             counts[f"{label}:delayed"] = count.delayed
-        for queue, dead in (await jobs.count_stopped(tenant, DEAD_TOPIC)).items():
+        for queue, dead in (await self._dead(tenant)).items():
             counts[f"{_label(queue)}:dlq"] = dead
         reply(resp, counts)
 
     async def get_queue(self, req: Request, resp: Response, command: str) -> None:
-        tenant = access.admin(req).tenant
+        tenant = access.admin(req.caller).tenant
         reply(resp, await self._depth(tenant, command))
 
     async def set_queue(self, req: Request, resp: Response, command: str) -> None:
-        tenant = access.admin(req).tenant
+        tenant = access.admin(req.caller).tenant
         asked = await wire.read(req, _set_command, MAX_BODY)
         queue = task_queue(tenant, wire.checked_command(command))
         now = await self._settings(queue)
         paused = now.paused if asked.paused is UNSET else asked.paused
         limit = now.max_running if asked.max_in_progress is UNSET else asked.max_in_progress
-        await self._engine.set_queue(QueueSettings(queue, paused, limit))
+        await self._engine.set_queue(msgspec.structs.replace(now, paused=paused, max_running=limit))
         reply(resp, await self._depth(tenant, command))
 
     async def _depth(self, tenant: str, command: str) -> Depth:
-        jobs, queue = self._engine.jobs, task_queue(tenant, command)
-        counts = [count for count in await jobs.count_queues(KIND, tenant) if count.queue == queue]
-        count = counts[0] if counts else QueueCount(queue, 0, 0, 0, None)
-        dead = (await jobs.count_stopped(tenant, DEAD_TOPIC)).get(queue, 0)
+        queue = task_queue(tenant, command)
+        count = (await self._engine.counts.live()).of(queue) or QueueCount(queue, {}, 0, 0, None)
+        dead = (await self._dead(tenant)).get(queue, 0)
         settings = await self._settings(queue)
         return Depth(command, count.ready, count.delayed, count.running, dead, settings.paused, settings.max_running)
+
+    async def _dead(self, tenant: str) -> dict[Queue, int]:
+        dead = await self._engine.counts.stopped(DEAD_TOPIC)
+        return {queue: count for queue, count in dead.items() if (queue.kind, queue.tenant) == (KIND, tenant)}
 
     async def _settings(self, queue: Queue) -> QueueSettings:
         known = await self._engine.jobs.list_queue_settings()
         return next((each for each in known if each.queue == queue), QueueSettings(queue))
 
     async def list_workers(self, req: Request, resp: Response) -> None:
-        reply(resp, WorkersSeen(self._roll.seen(access.admin(req).tenant)))
+        reply(resp, WorkersSeen(self._roll.seen(access.admin(req.caller).tenant)))
 
     # cleaning up ------------------------------------------------------------------------------------------------------
 
     async def clean_up(self, req: Request, resp: Response) -> None:
-        caller = access.admin(req)
+        caller = access.admin(req.caller)
         self._limits.check("admin", "cleanup", caller)
         asked = wire.parse_or_ignore(wire.cleanup, await read_body(req, MAX_BODY))
         before = wire.instant("before", asked.before) if asked.before else await self._engine.jobs.now()
@@ -187,15 +192,15 @@ class AdminApi:
     # dead letters -----------------------------------------------------------------------------------------------------
 
     async def list_letters(self, req: Request, resp: Response) -> None:
-        tenant, by = access.admin(req).tenant, query(req, LettersQuery)
+        tenant, by = access.admin(req.caller).tenant, query(req, LettersQuery)
         found, following = await self._letters(tenant, by.command, by.limit, cursor(by.cursor))
         now = await self._engine.jobs.now()
-        dead = await self._engine.jobs.count_stopped(tenant, DEAD_TOPIC)
+        dead = await self._dead(tenant)
         counts = {queue.name: count for queue, count in sorted(dead.items())}
         reply(resp, Letters([task_view(job, now) for job in found], following, counts))
 
     async def get_letter(self, req: Request, resp: Response, task_id: str) -> None:
-        job = await self._letter(access.admin(req).tenant, task_id)
+        job = await self._letter(access.admin(req.caller).tenant, task_id)
         events = await self._engine.jobs.list_events(
             job.id, max(0, job.seq - EVENTS_PAGE), EVENTS_PAGE
         )  # the last ones say why it died
@@ -203,7 +208,7 @@ class AdminApi:
         reply(resp, Letter(view, [task_event(event) for event in events]))
 
     async def requeue_letter(self, req: Request, resp: Response, task_id: str) -> None:
-        caller = access.admin(req)
+        caller = access.admin(req.caller)
         body = await read_body(req, self._config.server.max_body_bytes)
         asked = wire.parse(_requeue, body) if body else Requeue()
         payload = wire.some_json("payload", asked.payload)
@@ -218,7 +223,7 @@ class AdminApi:
         reply(resp, task_view(job, await self._engine.jobs.now()))
 
     async def requeue_letters(self, req: Request, resp: Response) -> None:
-        caller = access.admin(req)
+        caller = access.admin(req.caller)
         asked = await wire.read(req, _some, MAX_BODY)
         count = 0
         found, _ = await self._letters(caller.tenant, asked.command, asked.limit)
@@ -231,7 +236,7 @@ class AdminApi:
         reply(resp, LetterCount(count))
 
     async def purge_letters(self, req: Request, resp: Response) -> None:
-        caller = access.admin(req)
+        caller = access.admin(req.caller)
         asked = await wire.read(req, _some, MAX_BODY)
         if not asked.command:
             # Purging cannot be undone: a request without a command must not purge all of them.
@@ -241,7 +246,7 @@ class AdminApi:
         reply(resp, LetterCount(await self._engine.purge(caller.tenant, KIND, tuple(job.id for job in found))))
 
     async def drop_letter(self, req: Request, resp: Response, task_id: str) -> None:
-        job = await self._letter(access.admin(req).tenant, task_id)
+        job = await self._letter(access.admin(req.caller).tenant, task_id)
         if not await self._engine.purge(job.tenant, KIND, (job.id,)):
             raise TaskRefused(409, "not removed", detail="its callback is still to be delivered; try again after that")
         resp.status = 204

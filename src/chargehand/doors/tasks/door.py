@@ -1,6 +1,7 @@
 """The tasks door: builds its parts and connects them with the engine."""
 
-import time
+import os
+from typing import TYPE_CHECKING
 
 from chargehand.config import Config
 from chargehand.doors.tasks import views
@@ -12,7 +13,7 @@ from chargehand.doors.tasks.notifier import Notifier
 from chargehand.doors.tasks.policy import TaskRetries
 from chargehand.doors.tasks.producer import ProducerApi
 from chargehand.doors.tasks.reading import ReadingApi
-from chargehand.doors.tasks.resource import task_resource
+from chargehand.doors.tasks.resource import ENDS, task_resource
 from chargehand.doors.tasks.results import ResultsApi
 from chargehand.doors.tasks.roll import Roll
 from chargehand.doors.tasks.schedules import Schedules
@@ -24,16 +25,20 @@ from chargehand.engine.backoff import added_jitter
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.engine.reads import JobFilter
+from chargehand.errors import ConfigError
 from chargehand.files import Files
 from chargehand.http.kinds import KindScopes
 from chargehand.http.route import Route
+from chargehand.http.terms import tell, terms
 from chargehand.observability.metrics import Metrics
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.outbound import Outbox
 from chargehand.webhooks.sending import DoorWebhooks
 
-GAUGES_SECONDS = 5.0
+if TYPE_CHECKING:
+    from chargehand.doors.tasks.grpc.server import GrpcServer
+
 LOOK_UP = 10  # commands whose spelling is looked up at a time, since a lookup may scan many jobs
 
 
@@ -43,21 +48,26 @@ class TasksDoor:
     ) -> None:
         self._engine = engine
         self._metrics = TaskMetrics(metrics.registry)
-        self._gauges_at = -GAUGES_SECONDS
         limits = Limits(config.tasks, self._metrics)
         self._topics = Topics(engine, config)
         roll = Roll(engine.now)
         jobs = task_resource(engine, config.tasks, tracing, policy)
         worker = WorkerApi(engine, config, limits, roll)
+        self._terms = terms(jobs, ENDS, config.tasks.max_attempts, config.server.max_body_bytes)
         producer = ProducerApi(engine, config, jobs, tracing, self._topics, limits, self._metrics)
+        self.steps = producer.steps
         streams = Streams(engine, config, worker, limits, roll)
         self._notifier = Notifier(engine, config, policy, tracing, self._metrics.count_webhook)
         self._schedules = Schedules(engine, config, policy, producer.create)
+        results = ResultsApi(engine, config, files)
+        self.grpc = (
+            _grpc_server(config, engine, producer, worker, results, limits, roll) if config.tasks.grpc_listen else None
+        )
         self._parts = (
             producer,
             worker,
             streams,
-            ResultsApi(engine, config, files),
+            results,
             ReadingApi(engine, jobs, files),
             Subscriptions(engine, config, policy, self._notifier),
             self._schedules,
@@ -82,8 +92,9 @@ class TasksDoor:
         outbox.on_settled(self._metrics.on_settled)
 
     async def start(self) -> None:
-        """Load what the first request needs."""
+        """Load what the first request needs, and say how tasks are taken."""
         await self._topics.load()
+        await tell(self._engine.records, KIND, self._terms)
 
     def chores(self) -> list[Chore]:
         return [*self._topics.chores(), *self._notifier.chores(), *self._schedules.chores()]
@@ -92,14 +103,29 @@ class TasksDoor:
         await self._notifier.run()
 
     async def count(self) -> None:
-        """Count the queues for the metrics, at most every GAUGES_SECONDS."""
-        if time.monotonic() - self._gauges_at < GAUGES_SECONDS:
-            return
-        self._gauges_at = time.monotonic()
-        jobs = self._engine.jobs
-        counts = await jobs.count_queues(KIND)
+        """Count the queues for the metrics."""
+        counts = [count for count in (await self._engine.counts.live()).queues if count.queue.kind == KIND]
         for queue in self._metrics.strange(counts)[:LOOK_UP]:
-            found = await jobs.list_jobs(JobFilter(queue.tenant, KIND, queue.name, limit=1))
+            found = await self._engine.jobs.list_jobs(JobFilter(queue.tenant, KIND, queue.name, limit=1))
             self._metrics.spell(views.command_of(found[0]) if found else queue.name)
-        dead = await jobs.count_stopped(None, views.DEAD_TOPIC)
+        dead = await self._engine.counts.stopped(views.DEAD_TOPIC)
         self._metrics.show(counts, dead, self._notifier.active())
+
+
+def _grpc_server(
+    config: Config,
+    engine: Engine,
+    producer: ProducerApi,
+    worker: WorkerApi,
+    results: ResultsApi,
+    limits: Limits,
+    roll: Roll,
+) -> "GrpcServer":
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # what we start is executed at once; it would only log
+    try:
+        from chargehand.doors.tasks.grpc.streams import grpc_server
+    except ImportError as error:
+        raise ConfigError(
+            f"tasks.grpc_listen needs packages that are missing ({error}): pip install chargehand[grpc]"
+        ) from None
+    return grpc_server(config, engine, producer, worker, results, limits, roll)

@@ -33,6 +33,12 @@ def detail_of(error: ChargehandError) -> str:
     return str(error.more.get("detail", "")) if isinstance(error, TaskRefused) else ""
 
 
+def whole_text(error: ChargehandError) -> str:
+    """Return one line with the details, for a wire that has a text alone."""
+    detail = detail_of(error)
+    return f"{error.message}: {detail}" if detail else error.message
+
+
 def write_error(resp: Response, error: ChargehandError) -> None:
     body: dict[str, Any] = {"error": error.message}
     status, later = error.status, retry_after(error)

@@ -17,7 +17,6 @@ from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import Job, State
 from chargehand.errors import Conflict, NotFound
 from chargehand.http.auth import Caller
-from chargehand.http.request import Request
 
 T = TypeVar("T")
 EVENTS = 1000  # that are read at once to tell a former holder from a stranger
@@ -35,8 +34,8 @@ class TaskHolder:
         self._text = text
 
     @classmethod
-    def of(cls, req: Request, scope: str, task_id: str, text: str = "not-found") -> "TaskHolder":
-        return cls(access.worker(req, scope), task_id, text)
+    def of(cls, caller: Caller, scope: str, task_id: str, text: str = "not-found") -> "TaskHolder":
+        return cls(access.worker(caller, scope), task_id, text)
 
     def guard(self, lease: int | None) -> Guard:
         """Compare the worker's name always, and the lease if the worker sent one."""

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from chargehand.config import TasksConfig
 from chargehand.doors.tasks.names import task_queue
 from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
-from chargehand.doors.tasks.views import DEAD, command_of, metadata
+from chargehand.doors.tasks.views import DEAD, command_of, metadata, metadata_of
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob
 from chargehand.engine.moves import Broke, Change, Lapsed, give_up, try_again
@@ -86,6 +86,7 @@ class TaskRetries:
             attempts(its_own, self._config.max_attempts),
             traceparent=job.traceparent,
             tracestate=job.tracestate,
-            metadata=metadata(topic),
+            metadata=metadata(topic, metadata_of(whole)),
             keep_seconds=keep_seconds(its_own),
+            limit_key=job.limit_key,
         )

@@ -9,18 +9,19 @@ from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import TaskRefused, detail_of
 from chargehand.doors.tasks.limits import Limits
 from chargehand.doors.tasks.metrics import TaskMetrics
-from chargehand.doors.tasks.names import BASE, MAX_COMMAND, task_queue
+from chargehand.doors.tasks.names import ADMIN, BASE, KIND, MAX_COMMAND, PRODUCE, task_queue
 from chargehand.doors.tasks.resource import ENDS, get_task
 from chargehand.doors.tasks.topics import Topics, attempts, keep_seconds, tier
-from chargehand.doors.tasks.views import STATUS, Task, metadata, task_view
+from chargehand.doors.tasks.views import STATUS, Task, metadata, metadata_of, task_view
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.moves import Moved, Submitted
 from chargehand.errors import ChargehandError, Conflict, NotFound
+from chargehand.http.auth import Caller
 from chargehand.http.carried import carried_text
 from chargehand.http.inputs import absent
-from chargehand.http.jobs import JobResource
+from chargehand.http.jobs import JobResource, StepDoor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
@@ -76,7 +77,7 @@ class ProducerApi:
     # over HTTP --------------------------------------------------------------------------------------------------------
 
     async def create_task(self, req: Request, resp: Response) -> None:
-        caller = access.producer(req)
+        caller = access.producer(req.caller)
         self._limits.check("producer", "create_task", caller)
         asked = await wire.read(req, wire.create_task, self._max_body)
         with self._jobs.span(req, {"command": asked.command[:MAX_COMMAND]}) as span:
@@ -85,7 +86,7 @@ class ProducerApi:
         reply(resp, task, 202)
 
     async def create_tasks(self, req: Request, resp: Response) -> None:
-        caller = access.producer(req)
+        caller = access.producer(req.caller)
         self._limits.check("producer", "create_task", caller)
         asked = await wire.read(req, wire.create_tasks, self._max_body)
         wire.check_batch("tasks", asked.tasks)
@@ -106,7 +107,7 @@ class ProducerApi:
             return CreatedTask(error=error.message, detail=detail_of(error))
 
     async def cancel_task(self, req: Request, resp: Response, task_id: str) -> None:
-        caller = access.producer(req)
+        caller = access.producer(req.caller)
         try:
             await self._jobs.cancel(req, await get_task(self._jobs, task_id, caller.tenant))
         except NotFound:
@@ -118,20 +119,48 @@ class ProducerApi:
         job = await get_task(self._jobs, task_id, caller.tenant)
         reply(resp, task_view(job, await self._engine.jobs.now()))
 
+    # for gRPC streams -------------------------------------------------------------------------------------------------
+
+    async def create_streamed(self, caller: Caller, asked: wire.CreateTask, traceparent: str, tracestate: str) -> Task:
+        self._limits.check("producer", "create_task", caller)
+        attributes = {"command": asked.command[:MAX_COMMAND]}
+        with self._tracing.span(
+            "submit", traceparent=traceparent, tracestate=tracestate, attributes=attributes
+        ) as span:
+            task = await self._create(caller.tenant, asked, span)
+            span.set("job_id", task.id)
+        return task
+
     # for schedules ----------------------------------------------------------------------------------------------------
 
     async def create(self, tenant: str, asked: wire.CreateTask, *, key: str | None) -> Job:
         asked = msgspec.structs.replace(asked, idempotency_key=key)
         with self._tracing.span("submit") as span:
-            new = self._new_job(tenant, asked, span)
+            new = self._new_job(tenant, asked, span.traceparent, span.tracestate)
             self._metrics.spell(asked.command)
             submitted = await self._engine.submit(new)
         return await self._engine.get(submitted.job_id, tenant)
 
+    # for flows --------------------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> StepDoor:
+        return StepDoor(KIND, (PRODUCE, ADMIN), self._new_step)
+
+    async def _new_step(self, caller: Caller, body: bytes) -> NewJob:
+        asked = wire.parse(wire.create_task, body)
+        if asked.idempotency_key:
+            raise TaskRefused(
+                400, "invalid body", detail="idempotencyKey: a step has none; the flow has", field="idempotencyKey"
+            )
+        new = self._new_job(caller.tenant, asked)
+        self._metrics.spell(asked.command)
+        return new
+
     # making -----------------------------------------------------------------------------------------------------------
 
     async def _create(self, tenant: str, asked: wire.CreateTask, span: Span) -> Task:
-        new = self._new_job(tenant, asked, span)
+        new = self._new_job(tenant, asked, span.traceparent, span.tracestate)
         asked.payload = absent()  # frees the body: the job has a copy
         self._metrics.spell(asked.command)
         submitted: Submitted = await self._engine.submit(new)
@@ -140,7 +169,7 @@ class ProducerApi:
         job = await self._engine.get(submitted.job_id, tenant)
         return task_view(job, await self._engine.jobs.now())
 
-    def _new_job(self, tenant: str, asked: wire.CreateTask, span: Span) -> NewJob:
+    def _new_job(self, tenant: str, asked: wire.CreateTask, traceparent: str = "", tracestate: str = "") -> NewJob:
         payload = wire.some_json("payload", asked.payload)
         if not asked.command or payload is None:
             field = "payload" if asked.command else "command"
@@ -163,12 +192,13 @@ class ProducerApi:
             delay,
             _key("idempotencyKey", asked.idempotency_key),
             None,
-            span.traceparent,
-            span.tracestate,
+            traceparent,
+            tracestate,
             self._reports(tenant, asked.webhook),
-            metadata(command),
+            metadata(command, wire.some_object("metadata", asked.metadata)),
             unique_key=_key("uniqueKey", asked.unique_key),
             keep_seconds=keep,
+            limit_key=_key("limitKey", asked.limit_key) or "",
         )
 
     def _reports(self, tenant: str, webhook: str | None) -> tuple[Report, ...]:
@@ -214,6 +244,8 @@ def _created(new: NewJob, asked: wire.CreateTask, moved: Moved) -> Task:
         last_known_location="DELAYED_ZSET" if delayed else "PENDING_LIST",
         run_at=rfc3339(moved.run_at) if delayed else "",
         max_attempts=new.max_attempts,
+        metadata=metadata_of(new),
+        limit_key=new.limit_key,
         tenant_id=new.tenant,
         created_at=at,
         updated_at=at,

@@ -20,6 +20,7 @@ from chargehand.doors.tasks.views import (
     task_view,
 )
 from chargehand.doors.tasks.wire import route
+from chargehand.engine.endings import end_of
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job, State
 from chargehand.engine.reads import JobFilter
@@ -33,7 +34,6 @@ from chargehand.http.response import Response
 from chargehand.http.route import Route, query, reply
 
 MAX_WAIT_SECONDS = 60.0
-LATER_NOTES = 100
 # What a caller may ask for -> the state of the job, and whether it is one that failed or was cancelled.
 STATES: dict[str | None, tuple[State | None, bool]] = {
     None: (None, False),
@@ -96,7 +96,7 @@ class ReadingApi:
         # fmt: on
 
     async def list_tasks(self, req: Request, resp: Response) -> None:
-        caller, by = access.either(req), query(req, TaskQuery)
+        caller, by = access.either(req.caller), query(req, TaskQuery)
         if by.status not in STATES:
             detail = "must be PENDING, IN_PROGRESS, COMPLETED or FAILED"
             raise TaskRefused(400, "invalid status", detail=detail, field="status")
@@ -110,7 +110,10 @@ class ReadingApi:
 
     async def get_task(self, req: Request, resp: Response, task_id: str) -> None:
         job = await self._task(req, task_id)
-        view = task_view(job, await self._engine.jobs.now())
+        now = await self._engine.jobs.now()
+        view = task_view(job, now)
+        if job.state is State.QUEUED and job.run_at <= now:
+            view.waiting_for = (await self._engine.jobs.waiting(job)).held_by
         if job.state is State.RUNNING:
             last = await self._engine.jobs.last_note(job.id, PROGRESS)
             if last is not None and last.at >= job.updated_at:  # of this claim, not of an earlier one
@@ -124,9 +127,7 @@ class ReadingApi:
             job = await self._jobs.wait(req, job.id, wait)
         if not job.finished:
             raise TaskRefused(404, "result not found", detail=f"the task is {STATUS[job.state]}")
-        # The event of the end is the last one, but for notes that were added since.
-        events = await self._engine.jobs.list_events(job.id, after=max(0, job.seq - LATER_NOTES))
-        result = result_view(job, next((event for event in reversed(events) if event.move != "note"), None))
+        result = result_view(job, await end_of(self._engine.jobs, job))
         reply(resp, TaskOutcome(task_view(job, await self._engine.jobs.now()), result))
 
     async def get_events(self, req: Request, resp: Response, task_id: str) -> None:
@@ -140,11 +141,11 @@ class ReadingApi:
         await send_file(req, resp, self._files, file)
 
     async def get_raft(self, req: Request, resp: Response) -> None:
-        access.either(req)
+        access.either(req.caller)
         reply(resp, RAFT)
 
     async def _task(self, req: Request, task_id: str, text: str = "not found") -> Job:
-        return await get_task(self._jobs, task_id, tenant_of(access.either(req)), text)
+        return await get_task(self._jobs, task_id, tenant_of(access.either(req.caller)), text)
 
 
 def _seconds(text: str | None) -> float:

@@ -6,17 +6,19 @@ import binascii
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access, wire
 from chargehand.doors.tasks.errors import TaskRefused, detail_of
 from chargehand.doors.tasks.holding import TaskHolder
 from chargehand.doors.tasks.names import BASE, RESULT
-from chargehand.doors.tasks.views import ResultArtifact, ResultView
+from chargehand.doors.tasks.views import ResultArtifact, ResultView, result_view
+from chargehand.engine.endings import end_of, repeated
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import rfc3339
 from chargehand.engine.moves import Change
-from chargehand.errors import ChargehandError, InvalidField, NotFound, StaleLease
+from chargehand.errors import ChargehandError, Conflict, InvalidField, NotFound, StaleLease
 from chargehand.files import Files, checked_name
 from chargehand.http.carried import carried_json
 from chargehand.http.inputs import absent
@@ -60,12 +62,12 @@ class ResultsApi:
         # fmt: on
 
     async def submit_result(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = TaskHolder.of(req, RESULT, task_id, NO_TASK)
+        holder = TaskHolder.of(req.caller, RESULT, task_id, NO_TASK)
         asked = await wire.read(req, wire.submit_result, self._max_body, INVALID)
-        reply(resp, await self._submit(holder, asked, req))
+        reply(resp, await self.submit(holder, asked, req.base_url))
 
     async def submit_results(self, req: Request, resp: Response) -> None:
-        access.worker(req, RESULT)
+        access.worker(req.caller, RESULT)
         asked = await wire.read(req, wire.submit_results, self._max_body)
         wire.check_batch("results", asked.results)
         submitting = [self._submit_one(req, each) for each in asked.results]
@@ -78,38 +80,38 @@ class ResultsApi:
         try:
             asked = wire.parse(wire.submit_one, raw, INVALID)
             del raw
-            holder = TaskHolder.of(req, RESULT, asked.task_id, NO_TASK)
-            return SubmittedResult(asked.task_id, await self._submit(holder, asked, req))
+            holder = TaskHolder.of(req.caller, RESULT, asked.task_id, NO_TASK)
+            return SubmittedResult(asked.task_id, await self.submit(holder, asked, req.base_url))
         except ChargehandError as error:
             return SubmittedResult(asked.task_id, error=error.message, detail=detail_of(error))
 
-    async def _submit(self, holder: TaskHolder, asked: wire.SubmitResult, req: Request) -> ResultView:
-        result, error = _checked(asked)
-        asked.result = absent()  # frees the body: `result` is a copy
+    async def submit(self, holder: TaskHolder, asked: wire.SubmitResult, base_url: str) -> ResultView:
+        change = _end(holder, asked)
+        asked.result = absent()  # frees the body: the change has a copy
+        try:
+            return await self._finish(holder, asked, change, base_url)
+        except TaskRefused as refused:
+            done = await repeated(self._engine.jobs, change) if refused.http_status == Conflict.status else None
+            if done is None:
+                raise
+            return result_view(done, await end_of(self._engine.jobs, done))
+
+    async def _finish(self, holder: TaskHolder, asked: wire.SubmitResult, change: Change, base_url: str) -> ResultView:
         artifacts = []
         if asked.artifacts:
             # Checked first, so that no worker adds files to a task that it does not hold.
             job = await holder.held(self._engine, asked.lease)
-            base = self._public_url or req.base_url
+            base = self._public_url or base_url
             kept = [await self._keep(job.id, job.tenant, each, base) for each in asked.artifacts]
             artifacts = [each for each in kept if each is not None]
-        completed = asked.status == COMPLETED
-        change = Change(
-            holder.guard(asked.lease),
-            "succeed" if completed else "fail",
-            error=None if completed else error,
-            result=result,
-            level="info" if completed else "error",
-            message=f"{asked.status} by {holder.owner}" if completed else f"{asked.status} by {holder.owner}: {error}",
-            data=msgspec.json.encode({"artifacts": artifacts}) if artifacts else None,
-        )
+            change = replace(change, data=msgspec.json.encode({"artifacts": artifacts}) if artifacts else None)
         moved = await holder.act(self._engine, asked.lease, self._engine.change(change))
         return ResultView(
             holder.task_id,
             asked.status,
             rfc3339(moved.at),
-            carried_json(result) if result else None,
-            "" if completed else error,
+            carried_json(change.result) if change.result else None,
+            change.error or "",
             artifacts or None,
         )
 
@@ -133,6 +135,20 @@ class ResultsApi:
         except InvalidField as error:
             raise TaskRefused(400, f"artifact {given.name[:100]!r}: {error.message}") from None
         return ResultArtifact(file.name, f"{base}{BASE}/tasks/{task_id}/artifacts/{quote(file.name, safe='')}")
+
+
+def _end(holder: TaskHolder, asked: wire.SubmitResult) -> Change:
+    """Return the move that ends the task as the worker asks."""
+    result, error = _checked(asked)
+    completed = asked.status == COMPLETED
+    return Change(
+        holder.guard(asked.lease),
+        "succeed" if completed else "fail",
+        error=None if completed else error,
+        result=result,
+        level="info" if completed else "error",
+        message=f"{asked.status} by {holder.owner}" if completed else f"{asked.status} by {holder.owner}: {error}",
+    )
 
 
 def _from_base64(raw: msgspec.Raw) -> bytes:

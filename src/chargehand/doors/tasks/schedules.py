@@ -146,7 +146,7 @@ class Schedules:
     # the endpoints ------------------------------------------------------------------------------------------------------
 
     async def post_schedule(self, req: Request, resp: Response) -> None:
-        tenant = access.producer(req).tenant
+        tenant = access.producer(req.caller).tenant
         asked, now = decode(_asked, await read_body(req, self._max_body)), await self._jobs.now()
         asked = checked(asked, self._policy, now)
         record = await self._make(tenant, asked, now)
@@ -155,7 +155,7 @@ class Schedules:
         reply(resp, view(record), 201)
 
     async def put_schedule(self, req: Request, resp: Response, name: str) -> None:
-        tenant = access.producer(req).tenant
+        tenant = access.producer(req.caller).tenant
         asked, now = decode(_asked, await read_body(req, self._max_body)), await self._jobs.now()
         if asked.name not in ("", name):
             raise InvalidField("name", "must be the one in the path, or left out; a schedule cannot be renamed")
@@ -176,15 +176,15 @@ class Schedules:
                 return reply(resp, view(made), 201)
 
     async def list_schedules(self, req: Request, resp: Response) -> None:
-        tenant = access.producer(req).tenant
+        tenant = access.producer(req.caller).tenant
         records = await self._records.list(RECORD, tenant, limit=MAX_SCHEDULES)
         reply(resp, ScheduleList([listed(record) for record in records]))
 
     async def get_schedule(self, req: Request, resp: Response, name: str) -> None:
-        reply(resp, view(await self._must_get(access.producer(req).tenant, name)))
+        reply(resp, view(await self._must_get(access.producer(req.caller).tenant, name)))
 
     async def delete_schedule(self, req: Request, resp: Response, name: str) -> None:
-        tenant = access.producer(req).tenant
+        tenant = access.producer(req.caller).tenant
         await self._must_get(tenant, name)
         await self._records.drop(DropRecord(RECORD, tenant, name))
         resp.status = 204
@@ -193,10 +193,10 @@ class Schedules:
         def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             return (kept, due_at) if kept.paused else (replace(kept, paused=True, version=kept.version + 1), None)
 
-        reply(resp, view(await self._must_change(access.producer(req).tenant, name, change)))
+        reply(resp, view(await self._must_change(access.producer(req.caller).tenant, name, change)))
 
     async def resume(self, req: Request, resp: Response, name: str) -> None:
-        tenant, now = access.producer(req).tenant, await self._jobs.now()
+        tenant, now = access.producer(req.caller).tenant, await self._jobs.now()
 
         def change(kept: StoredSchedule, due_at: int | None) -> tuple[StoredSchedule, int | None]:
             if not kept.paused:
@@ -206,7 +206,7 @@ class Schedules:
         reply(resp, view(await self._must_change(tenant, name, change)))
 
     async def run_now(self, req: Request, resp: Response, name: str) -> None:
-        tenant = access.producer(req).tenant
+        tenant = access.producer(req.caller).tenant
         record = await self._must_get(tenant, name)
         job = await self._create(tenant, task_of(kept_in(record).asked), key=None)
 

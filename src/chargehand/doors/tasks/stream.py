@@ -108,7 +108,7 @@ class Streams:
         stream.news.set()
 
     async def claim_stream(self, req: Request, resp: Response) -> None:
-        caller = access.worker(req, CLAIM)
+        caller = access.worker(req.caller, CLAIM)
         self._limits.check("worker", "claim", caller)
         asked = await wire.read(req, wire.stream_tasks, MAX_BODY)
         if len(self._by_name) >= MAX_STREAMS:
@@ -124,7 +124,7 @@ class Streams:
         )
 
     async def leave_stream(self, req: Request, resp: Response, stream: str) -> None:
-        access.worker(req, CLAIM)
+        access.worker(req.caller, CLAIM)
         if not self._leave(stream) and _NAME.fullmatch(stream):
             self._engine.end_stream(stream)  # another node may have it
         resp.status = 204

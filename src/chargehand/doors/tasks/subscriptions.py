@@ -110,7 +110,7 @@ class Subscriptions:
         # fmt: on
 
     async def subscribe(self, req: Request, resp: Response) -> None:
-        caller = worker(req, SUBSCRIBE)
+        caller = worker(req.caller, SUBSCRIBE)
         asked = await wire.read(req, _subscribe, MAX_BODY_BYTES)
         terms = self._terms(caller, asked)
         now = await self._jobs.now()
@@ -130,7 +130,7 @@ class Subscriptions:
         reply(resp, _subscribed(subscription), 201)
 
     async def renew(self, req: Request, resp: Response, subscription_id: str) -> None:
-        caller = worker(req, SUBSCRIBE)
+        caller = worker(req.caller, SUBSCRIBE)
         ttl = _seconds(wire.parse_or_ignore(_renew, await read_body(req, MAX_BODY_BYTES)).ttl_seconds)
         for _ in range(TRIES):
             found = await self._find(caller, subscription_id)
@@ -210,9 +210,9 @@ class Subscriptions:
 def _reader(req: Request) -> tuple[Caller, bool]:
     """Return the caller, and whether it may see the whole tenant."""
     try:
-        return admin(req), True
+        return admin(req.caller), True
     except TaskRefused:
-        return worker(req, SUBSCRIBE), False
+        return worker(req.caller, SUBSCRIBE), False
 
 
 def _event_types(caller: Caller, asked: list[str] | None) -> tuple[str, ...]:

@@ -3,16 +3,18 @@
 A topic has the name of its command, in upper or lower case, as queues do. codeQ allows DNS labels; most commands
 (`GENERATE_MASTER`) are none, so upper case, `_` and up to 200 characters are allowed here as well.
 
-`maxConsumers` becomes the limit of the command's queue: when it is set, when it changes, and when a server starts. In between
-an operator may change the queue's limit. A queue whose topic never had `maxConsumers` is not changed.
+`maxConsumers`, `rate` and `perKey` become limits of the command's queue: when they are set, when they change, and when a server
+starts. In between an operator may change the queue's limits. What a topic never said is not changed.
 """
 
 import asyncio
 import re
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from chargehand.config import Config
 from chargehand.doors.tasks import access
@@ -21,7 +23,7 @@ from chargehand.doors.tasks.names import BASE, MAX_COMMAND, task_queue
 from chargehand.doors.tasks.wire import route
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import QueueSettings, rfc3339
+from chargehand.engine.job import QueueLimits, QueueSettings, Rate, rfc3339
 from chargehand.engine.queue import Queue
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import BadRequest, TooLarge
@@ -35,10 +37,26 @@ RECORD = "topic"
 MAX_BODY = 1_048_576
 MAX_TOPICS = 1000  # of a tenant
 MOST_KNOWN = 100_000  # of all tenants
+MAX_RATE = 10_000  # starts that are remembered for as long as they count
+MAX_RATE_SECONDS = 86_400
 HIGHEST = 9  # codeQ's tiers go up to 10, its priorities do not
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?")
 _ALLOWED_NAME = f"must be 1 to {MAX_COMMAND} letters, digits, - or _, and neither begin nor end with -"
 _RANGES = {"maxAttempts": (1, 100), "retentionSeconds": (0, 2_147_483_647), "maxConsumers": (0, 10_000)}
+
+
+class RatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """At most so many starts in any stretch of time of this length."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_RATE)]
+    seconds: Annotated[float, msgspec.Meta(ge=0.1, le=MAX_RATE_SECONDS)] = 1.0
+
+
+class KeyPolicy(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What holds for the tasks of each `limitKey` by itself."""
+
+    max_consumers: Annotated[int, msgspec.Meta(ge=0, le=10_000, description="0: no limit")] = 0
+    rate: RatePolicy | UnsetType = UNSET
 
 
 class Policy(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,6 +67,8 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
     dead_letter_topic_ref: str = ""
     retention_seconds: int = 0
     max_consumers: int = 0
+    rate: RatePolicy | UnsetType = UNSET
+    per_key: KeyPolicy | UnsetType = UNSET
 
 
 class PutTopic(Policy, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -76,6 +96,14 @@ class TopicList(msgspec.Struct):
     topics: list[Topic]
 
 
+class Limits(NamedTuple):
+    """What a topic says of its queue. 0, or limits that are empty: nothing."""
+
+    max_running: int = 0
+    limits: QueueLimits = QueueLimits()
+
+
+NO_LIMITS = Limits()
 Known = dict[tuple[str, str], tuple[int, Policy]]  # (tenant, command in lower case) -> version, policy
 _sent = msgspec.json.Decoder(PutTopic)
 _bodies = msgspec.json.Decoder(StoredTopic)
@@ -139,36 +167,34 @@ class Topics:
             records = await self._engine.records.list(RECORD, limit=MOST_KNOWN)
             before, known = self._known, _known(records)
             changed = {
-                topic: (_consumers(before.get(topic)), _consumers(known.get(topic)))
+                topic: (_limits_of(before.get(topic)), _limits_of(known.get(topic)))
                 for topic in before.keys() | known.keys()
                 if before.get(topic) != known.get(topic)
             }
-            if any(had or wants for had, wants in changed.values()):
+            if any(each != NO_LIMITS for pair in changed.values() for each in pair):
                 settings = await self._settings()
                 for (tenant, name), (had, wants) in changed.items():
-                    now = settings.get(task_queue(tenant, name))
-                    if wants:
-                        await self._limit(settings, tenant, name, wants)
-                    elif had and now is not None and now.max_running == had:
-                        await self._limit(settings, tenant, name, None)
+                    await self._limit(
+                        settings, tenant, name, _still(had, settings.get(task_queue(tenant, name))), wants
+                    )
             self._known = known
 
     # the endpoints ------------------------------------------------------------------------------------------------------
 
     async def list_topics(self, req: Request, resp: Response) -> None:
-        tenant = access.admin(req).tenant
+        tenant = access.admin(req.caller).tenant
         records = await self._engine.records.list(RECORD, tenant, limit=MAX_TOPICS)
         reply(resp, TopicList([_view(record) for record in records]))
 
     async def get_topic(self, req: Request, resp: Response, topic_name: str) -> None:
-        tenant = access.admin(req).tenant
+        tenant = access.admin(req.caller).tenant
         record = await self._get(tenant, topic_name)
         if record is None:
             raise TaskRefused(404, "topic not found", detail=f"there is no topic {topic_name[:MAX_COMMAND]!r}")
         reply(resp, _view(record))
 
     async def put_topic(self, req: Request, resp: Response, topic_name: str) -> None:
-        tenant = access.admin(req).tenant
+        tenant = access.admin(req.caller).tenant
         _check_name("topicName", topic_name)
         policy = _checked(await _read(req), topic_name)
         async with self._changing:
@@ -176,16 +202,16 @@ class Topics:
         reply(resp, _view(record), 201 if created else 200)
 
     async def delete_topic(self, req: Request, resp: Response, topic_name: str) -> None:
-        tenant = access.admin(req).tenant
+        tenant = access.admin(req.caller).tenant
         if req.get_param("deletionPolicy") != "Delete":
             raise TaskRefused(400, "deletionPolicy=Delete is required")
         name = topic_name.lower()
         async with self._changing:
             record = await self._get(tenant, name)
             if record is not None:
-                # The limit is removed first: after a crash in between, the topic can still be deleted again.
-                if _bodies.decode(record.body).policy.max_consumers:
-                    await self._limit(await self._settings(), tenant, name, None)
+                # The limits are removed first: after a crash in between, the topic can still be deleted again.
+                had = _limits(_bodies.decode(record.body).policy)
+                await self._limit(await self._settings(), tenant, name, had, NO_LIMITS)
                 await self._engine.records.drop(DropRecord(RECORD, tenant, name))
             self._known.pop((tenant, name), None)
         resp.status = 204
@@ -204,8 +230,8 @@ class Topics:
             kept = None if found is None else _bodies.decode(found.body)
             if found is None and len(await records.list(RECORD, tenant, limit=MAX_TOPICS)) >= MAX_TOPICS:
                 raise TaskRefused(409, "too many topics", detail=f"a tenant may have {MAX_TOPICS}; delete one first")
-            if kept is not None and kept.policy.max_consumers and not policy.max_consumers:
-                await self._limit(await self._settings(), tenant, name, None)
+            if kept is not None and (gone := _gone(_limits(kept.policy), _limits(policy))) != NO_LIMITS:
+                await self._limit(await self._settings(), tenant, name, gone, NO_LIMITS)
             record = found
             if kept is None or kept.policy != policy:
                 body = msgspec.json.encode(StoredTopic(kept.name if kept else topic_name, policy))
@@ -214,19 +240,26 @@ class Topics:
                 )
             if record is None:
                 continue  # another writer was first: read it again
-            if policy.max_consumers:
-                await self._limit(await self._settings(), tenant, name, policy.max_consumers)
+            if (wants := _limits(policy)) != NO_LIMITS:
+                await self._limit(await self._settings(), tenant, name, NO_LIMITS, wants)
             self._known[tenant, name] = (record.version, policy)
             return record, found is None
 
     async def _settings(self) -> dict[Queue, QueueSettings]:
         return {each.queue: each for each in await self._engine.jobs.list_queue_settings()}
 
-    async def _limit(self, settings: dict[Queue, QueueSettings], tenant: str, name: str, limit: int | None) -> None:
+    async def _limit(
+        self, settings: dict[Queue, QueueSettings], tenant: str, name: str, had: Limits, wants: Limits
+    ) -> None:
+        """Set what the topic wants, and remove what it had and does not want any more. The rest is an operator's."""
         queue = task_queue(tenant, name)
-        now = settings.get(queue, QueueSettings(queue))
-        if now.max_running != limit:
-            await self._engine.set_queue(QueueSettings(queue, now.paused, limit))
+        now = new = settings.get(queue, QueueSettings(queue))
+        if had.max_running or wants.max_running:
+            new = replace(new, max_running=wants.max_running or None)
+        if (had.limits, wants.limits) != (QueueLimits(), QueueLimits()):
+            new = replace(new, limits=wants.limits)
+        if new != now:
+            await self._engine.set_queue(new)
 
 
 async def _read(req: Request) -> PutTopic:
@@ -279,8 +312,34 @@ def _known(records: Iterable[Record]) -> Known:
     return known
 
 
-def _consumers(known: tuple[int, Policy] | None) -> int:
-    return 0 if known is None else known[1].max_consumers
+def _limits_of(known: tuple[int, Policy] | None) -> Limits:
+    return NO_LIMITS if known is None else _limits(known[1])
+
+
+def _limits(policy: Policy) -> Limits:
+    per_key = KeyPolicy() if policy.per_key is UNSET else policy.per_key
+    limits = QueueLimits(_rate(policy.rate), per_key.max_consumers or None, _rate(per_key.rate))
+    return Limits(policy.max_consumers, limits)
+
+
+def _rate(rate: RatePolicy | UnsetType) -> Rate | None:
+    return None if rate is UNSET else Rate(rate.count, rate.seconds)
+
+
+def _gone(had: Limits, wants: Limits) -> Limits:
+    return Limits(
+        0 if wants.max_running else had.max_running, QueueLimits() if wants.limits != QueueLimits() else had.limits
+    )
+
+
+def _still(had: Limits, now: QueueSettings | None) -> Limits:
+    """Return what a topic had, as far as nobody has changed it since."""
+    if now is None:
+        return NO_LIMITS
+    return Limits(
+        had.max_running if now.max_running == had.max_running else 0,
+        had.limits if now.limits == had.limits else QueueLimits(),
+    )
 
 
 def _view(record: Record) -> Topic:

@@ -8,8 +8,9 @@ from msgspec import Meta
 
 from chargehand.engine.announce import decode_reports
 from chargehand.engine.delivery import Outgoing, shown_url
-from chargehand.engine.job import SECOND, Event, Job, State, rfc3339
+from chargehand.engine.job import NEVER, SECOND, Event, Job, NewJob, State, rfc3339
 from chargehand.http.carried import carried_json, carried_text
+from chargehand.http.inputs import absent
 
 DEAD = "dead"  # the stage of a failed task that ran out of attempts: a dead letter
 DEAD_TOPIC = f"failed:{DEAD}"
@@ -17,6 +18,7 @@ CLAIMED = "claimed"
 PROGRESS = "progress"  # the step of a worker's notes
 CANCELLED = "CANCELLED"
 RESULT_KEY = "codeq:results"
+OFTEN_BYTES = 300  # of metadata: a command alone; with the producer's own no two may be alike
 
 STATUS = {
     State.QUEUED: "PENDING",
@@ -61,9 +63,14 @@ class Task(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     attempts: int = 0
     max_attempts: int = 0
     run_at: Annotated[str, Meta(description="Ours: when a delayed task becomes ready")] = ""
+    limit_key: Annotated[str, Meta(description="Ours: whose limits hold for it")] = ""
+    waiting_for: Annotated[
+        str, Meta(description="Ours, of a single task that is due: what keeps it from being claimed")
+    ] = ""
     progress: LatestProgress | None = None
     error: str = ""
     result_key: str = ""
+    metadata: Annotated[msgspec.Raw | None, Meta(description="Ours: the object that it was created with")] = None
     tenant_id: str = ""
     created_at: str
     updated_at: str
@@ -94,6 +101,7 @@ class TaskEvent(msgspec.Struct, rename="camel", omit_defaults=True):
 
 class _TaskMetadata(msgspec.Struct):
     command: str = ""
+    metadata: msgspec.Raw = msgspec.field(default_factory=absent)  # the producer's
 
 
 class _EndOfTask(msgspec.Struct):
@@ -106,23 +114,39 @@ class _ProgressNote(msgspec.Struct):
 
 
 _data = msgspec.json.Decoder(_EndOfTask)
+_metadata = msgspec.json.Decoder(_TaskMetadata)
 _progress = msgspec.json.Decoder(_ProgressNote)
 _encoder = msgspec.json.Encoder()
 
 
+def metadata(command: str, given: msgspec.Raw | None = None) -> bytes:
+    """Return what the engine keeps as the metadata of a task's job."""
+    return _of(command) if given is None else _encoder.encode({"command": command, "metadata": given})
+
+
 @lru_cache(maxsize=4096)
-def metadata(command: str) -> bytes:
+def _of(command: str) -> bytes:
     return _encoder.encode({"command": command})
 
 
+def _said(metadata: bytes) -> _TaskMetadata:
+    return _said_often(metadata) if len(metadata) <= OFTEN_BYTES else _metadata.decode(metadata)
+
+
 @lru_cache(maxsize=4096)
-def _spelt(said: bytes) -> str:
-    return msgspec.json.decode(said, type=_TaskMetadata).command
+def _said_often(metadata: bytes) -> _TaskMetadata:
+    return _metadata.decode(metadata)
 
 
 def command_of(job: Job) -> str:
     """Return the command as the producer spelt it."""
-    return (_spelt(job.metadata) if job.metadata else "") or job.queue.name
+    return (_said(job.metadata).command if job.metadata else "") or job.queue.name
+
+
+def metadata_of(job: Job | NewJob) -> msgspec.Raw | None:
+    """Return what the producer gave."""
+    given = _said(job.metadata).metadata if job.metadata else b""
+    return msgspec.Raw(given) if given else None
 
 
 def webhook_of(job: Job) -> str:
@@ -150,9 +174,11 @@ def task_view(job: Job, now: int) -> Task:
         lease=job.lease if running else 0,
         attempts=job.attempt,
         max_attempts=job.max_attempts,
-        run_at=rfc3339(job.run_at) if job.state is State.QUEUED and job.run_at > now else "",
+        run_at=rfc3339(job.run_at) if job.state is State.QUEUED and now < job.run_at < NEVER else "",
+        limit_key=job.limit_key,
         error=error_of(job.state, job.error) if finished else "",
         result_key=RESULT_KEY if finished else "",
+        metadata=metadata_of(job),
         tenant_id=job.tenant,
         created_at=rfc3339(job.created_at),
         updated_at=rfc3339(job.updated_at),

@@ -11,7 +11,7 @@ from chargehand.doors.tasks.errors import TaskRefused, invalid_body, write_error
 from chargehand.doors.tasks.names import MAX_COMMAND, TAG
 from chargehand.engine.job import SECOND
 from chargehand.errors import BadRequest, InvalidField
-from chargehand.http.inputs import TEN_YEARS, absent, json_or_absent
+from chargehand.http.inputs import TEN_YEARS, absent, json_object, json_or_absent
 from chargehand.http.request import Request
 from chargehand.http.route import Handler, Route, decode, read_body
 from chargehand.webhooks.egress import EgressPolicy
@@ -47,6 +47,10 @@ class CreateTask(msgspec.Struct, rename="camel"):
     ) = None
     run_at: Annotated[str, Meta(description="RFC 3339; not before then; wins over delaySeconds")] | None = None
     delay_seconds: Delay | None = None
+    metadata: Annotated[Raw, Meta(description="Ours: a JSON object that comes with the task")] = msgspec.field(
+        default_factory=absent
+    )
+    limit_key: Annotated[str, Meta(description="Whose limits hold, if the topic has limits for each key")] | None = None
 
 
 class CreateTasks(msgspec.Struct):
@@ -196,6 +200,14 @@ def some_json(field: str, raw: Raw, text: str = "invalid body") -> bytes | None:
         return json_or_absent(field, raw)
     except InvalidField as error:
         raise invalid_body(error, text) from None
+
+
+def some_object(field: str, raw: Raw) -> Raw | None:
+    try:
+        data = json_object(field, raw)
+        return None if data is None else Raw(data)
+    except InvalidField as error:
+        raise invalid_body(error, "invalid body") from None
 
 
 def checked_command(command: str) -> str:

@@ -69,7 +69,7 @@ class WorkerApi:
     # claiming ---------------------------------------------------------------------------------------------------------
 
     async def claim_task(self, req: Request, resp: Response) -> None:
-        caller = access.worker(req, CLAIM)
+        caller = access.worker(req.caller, CLAIM)
         self._limits.check("worker", "claim", caller)
         asked = await wire.read(req, wire.claim_task, MAX_BODY)
         wait = min(asked.wait_seconds or 0.0, self._max_wait)
@@ -80,7 +80,7 @@ class WorkerApi:
         reply(resp, task_view(jobs[0], jobs[0].updated_at))
 
     async def claim_tasks(self, req: Request, resp: Response) -> None:
-        caller = access.worker(req, CLAIM)
+        caller = access.worker(req.caller, CLAIM)
         self._limits.check("worker", "claim", caller)
         asked = await wire.read(req, wire.claim_tasks, MAX_BODY)
         if asked.count < 1:
@@ -113,15 +113,17 @@ class WorkerApi:
     # while it runs ----------------------------------------------------------------------------------------------------
 
     async def heartbeat(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = TaskHolder.of(req, HEARTBEAT, task_id)
-        asked = await wire.read(req, wire.heartbeat, MAX_BODY)
-        seconds = self.lease(asked.extend_seconds)
-        await holder.act(self._engine, asked.lease, self._engine.beat(holder.guard(asked.lease), seconds))
+        holder = TaskHolder.of(req.caller, HEARTBEAT, task_id)
+        await self.beat(holder, await wire.read(req, wire.heartbeat, MAX_BODY))
         self._roll.beat(req.caller)
         reply(resp, Ok(True))
 
+    async def beat(self, holder: TaskHolder, asked: wire.Heartbeat) -> None:
+        seconds = self.lease(asked.extend_seconds)
+        await holder.act(self._engine, asked.lease, self._engine.beat(holder.guard(asked.lease), seconds))
+
     async def progress(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = TaskHolder.of(req, HEARTBEAT, task_id)
+        holder = TaskHolder.of(req.caller, HEARTBEAT, task_id)
         asked = await wire.read(req, wire.progress, MAX_BODY)  # small, since a page of events has a thousand of them
         data = wire.some_json("data", asked.data)
         said = {"percent": asked.percent, "data": msgspec.Raw(data) if data else None}
@@ -133,23 +135,26 @@ class WorkerApi:
     # giving it back ---------------------------------------------------------------------------------------------------
 
     async def abandon(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = TaskHolder.of(req, ABANDON, task_id)
-        lease = wire.parse_or_ignore(wire.abandon, await read_body(req, MAX_BODY)).lease
-        parking = self._engine.park(holder.guard(lease), "", message=f"abandoned by {holder.owner}")
-        await holder.act(self._engine, lease, parking)
+        holder = TaskHolder.of(req.caller, ABANDON, task_id)
+        await self.give_back(holder, wire.parse_or_ignore(wire.abandon, await read_body(req, MAX_BODY)).lease)
         reply(resp, Abandoned("requeued"))
 
+    async def give_back(self, holder: TaskHolder, lease: int | None) -> None:
+        parking = self._engine.park(holder.guard(lease), "", message=f"abandoned by {holder.owner}")
+        await holder.act(self._engine, lease, parking)
+
     async def nack(self, req: Request, resp: Response, task_id: str) -> None:
-        holder = TaskHolder.of(req, NACK, task_id)
-        asked = await wire.read(req, wire.nack, MAX_BODY)
+        holder = TaskHolder.of(req.caller, NACK, task_id)
+        reply(resp, await self.give_up(holder, await wire.read(req, wire.nack, MAX_BODY)))
+
+    async def give_up(self, holder: TaskHolder, asked: wire.Nack) -> Requeued:
         delay = asked.delay_seconds if asked.delay_seconds is not None and asked.delay_seconds >= 0 else None
         outcome = Broke((asked.reason or "").strip(), failed_step="nack", delay_seconds=delay)
         breaking = self._engine.broke(holder.guard(asked.lease), outcome)
         moved = await holder.act(self._engine, asked.lease, breaking)
         if moved.state is State.FAILED:
-            reply(resp, Requeued("dlq", 0))
-        else:
-            reply(resp, Requeued("requeued", max(0, moved.run_at - moved.at) // SECOND))
+            return Requeued("dlq", 0)
+        return Requeued("requeued", max(0, moved.run_at - moved.at) // SECOND)
 
 
 def claim_queues(caller: Caller, asked: wire.ClaimTask) -> tuple[Wanted, ...]:

@@ -27,7 +27,10 @@ _SETTINGS = {
 # A write is the same statement for any group. Its plan would be made anew for the values of each, and that costs more than to run
 # it. A plan that is made while the tables are empty must serve when they are not, so it must not read them whole. Reads keep
 # PostgreSQL's own choice: how many rows are wanted changes their plans.
-_PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+# A page of a list is read off an index until it is full. Making the plan, over the tables of all periods, costs more than that; and
+# one that is made without the values knows nothing of what the filters leave, and would rather read all and sort.
+READ_IN_ORDER = PLANNED_ONCE | {"enable_sort": "off", "enable_bitmapscan": "off"}
 _SET = """
 SELECT set_config(s.name, w.value, false)
 FROM UNNEST($1::TEXT[], $2::TEXT[]) AS w(name, value) JOIN pg_settings s ON s.name = w.name
@@ -41,10 +44,10 @@ NO_SESSION = (
 _HOSTS = re.compile(r"(?P<scheme>\w+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<rest>.*)", re.DOTALL)
 
 
-async def connect(url: str, seconds: float = CONNECT_SECONDS, *, planned_once: bool = False) -> Connection:
+async def connect(url: str, seconds: float = CONNECT_SECONDS, settings: Mapping[str, str] | None = None) -> Connection:
     """Connect to the first host of the URL that answers and takes writes. All are asked at once, since one may be frozen."""
     urls = each_host(url)
-    settings = _SETTINGS | (_PLANNED_ONCE if planned_once else {})
+    settings = {**_SETTINGS, **(settings or {})}
     if len(urls) == 1:
         return await _connect(url, seconds, settings)
     trying = [asyncio.ensure_future(_connect(each, seconds, settings, writable=True)) for each in urls]

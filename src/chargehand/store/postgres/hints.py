@@ -28,6 +28,7 @@ AGAIN_SECONDS = 0.5
 CLOCKS = 10  # the latest readings of the database's clock that are kept
 
 _NODE_CHARACTERS = 12
+_COMMITS = "from-commits"  # in place of a node: a producer's own transaction sends a hint with its commit
 _FAULTS = (
     OSError,
     TimeoutError,
@@ -171,7 +172,8 @@ class Hints:
             return
         with contextlib.suppress(msgspec.DecodeError, RecursionError):
             hint = _decoder.decode(text[_NODE_CHARACTERS:])
-            self._meet(node)
+            if node != _COMMITS:
+                self._meet(node)
             for heard in self._heard:
                 heard(hint)
 

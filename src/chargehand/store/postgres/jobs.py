@@ -1,7 +1,7 @@
 """Jobs in PostgreSQL: submit, claim, change, beat and note, each for all operations of its kind in a group."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
 from typing import Any, NamedTuple, cast
@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from chargehand.engine.announce import NewDelivery, announce, encode_reports
+from chargehand.engine.flow import STEPS
 from chargehand.engine.ids import UlidMaker
-from chargehand.engine.job import FINAL, SECOND, Job, NewJob, State, topic_of, visible
+from chargehand.engine.job import FINAL, NEVER, SECOND, Job, NewJob, QueueSettings, State, topic_of, visible
 from chargehand.engine.moves import Attempt, Beat, Change, Lease, Move, Moved, Note, Submitted
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
+from chargehand.store import flows, limits
+from chargehand.store.flows import Ended, Following, Wave, outcome_of
 from chargehand.store.operations import Answer
 from chargehand.store.postgres.transaction import Blobs, Transaction, as_json, delivery_rows
 from chargehand.store.queries import columns, queue_from
@@ -76,6 +79,11 @@ def _new_row(job: NewJob, reports: str, blobs: Blobs) -> dict[str, Any]:
         "deadline": None if job.deadline_seconds is None else int(job.deadline_seconds * SECOND),
         "unique_key": job.unique_key,
         "keep": None if job.keep_seconds is None else int(job.keep_seconds * SECOND),
+        "flow": job.flow,
+        "step": job.step,
+        "waits": NEVER if job.waits else None,
+        "waiting_for": STEPS if job.waits else "",
+        "limit_key": job.limit_key,
     }
 
 
@@ -125,16 +133,21 @@ async def _claim_in_rooms(tx: Transaction, queues: tuple[Queue, ...], claims: li
     jobs: list[list[Job]] = [[] for _ in claims]
     told: list[list[NewDelivery]] = [[] for _ in claims]
     for spare in SPARES:
-        picked = await _pick(tx, await _rooms(tx, queues), [claims[number] for number in slots], spare, delivers=True)
+        rooms = await _rooms(tx, queues, len(slots))
+        picked = await _pick_in(tx, rooms, [claims[number] for number in slots], spare)
         for number, (job, visible_now) in zip(slots, picked.jobs, strict=False):
             jobs[number].append(job)
             if visible_now:
                 told[number] += announce(new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+        await _remember_starts(tx, rooms, [job for job, _ in picked.jobs])
         slots = slots[len(picked.jobs) :]
         if not slots or not picked.more:
             break
     await tx.deliver([delivery for each in told for delivery in each])
-    return [Claimed(tuple(mine), tuple(d.endpoint_id for d in of)) for mine, of in zip(jobs, told, strict=True)]
+    return [
+        Claimed(tuple(mine), tuple(d.endpoint_id for d in of), rooms.later_at)
+        for mine, of in zip(jobs, told, strict=True)
+    ]
 
 
 class _Picked(NamedTuple):
@@ -146,17 +159,28 @@ class _Picked(NamedTuple):
 async def _pick(
     tx: Transaction, rooms: Mapping[Queue, int | None], slots: list[Claim], spare: int, *, delivers: bool
 ) -> _Picked:
-    asked = enumerate(rooms.items())
     rows = await tx.fetch(
         "claim_jobs",
-        rooms=as_json([columns(queue) | {"room": room, "number": number} for number, (queue, room) in asked]),
+        rooms=_room_rows(rooms),
         limit=len(slots),
         spare=spare,
-        slots=as_json([_slot_row(number, claim) for number, claim in enumerate(slots, 1)]),
+        slots=_slot_rows(slots),
         delivers=delivers or not any(claim.stage for claim in slots),
     )
-    jobs = [(job_from(row, row[-5]), row[-4] == row["seq"]) for row in rows if row["id"] is not None]
-    return _Picked(jobs, rows[0][-2] == len(slots) + spare, rows[0][-1])
+    return _Picked(_claimed(rows), rows[0][-2] == len(slots) + spare, rows[0][-1])
+
+
+def _room_rows(rooms: Mapping[Queue, int | None]) -> str:
+    asked = enumerate(rooms.items())
+    return as_json([columns(queue) | {"room": room, "number": number} for number, (queue, room) in asked])
+
+
+def _slot_rows(slots: Sequence[Claim]) -> str:
+    return as_json([_slot_row(number, claim) for number, claim in enumerate(slots, 1)])
+
+
+def _claimed(rows: Sequence[Any]) -> list[tuple[Job, bool]]:
+    return [(job_from(row, row[-5]), row[-4] == row["seq"]) for row in rows if row["id"] is not None]
 
 
 def _slot_row(number: int, claim: Claim) -> dict[str, Any]:
@@ -169,27 +193,88 @@ def _slot_row(number: int, claim: Claim) -> dict[str, Any]:
     }
 
 
-async def _rooms(tx: Transaction, queues: tuple[Queue, ...]) -> dict[Queue, int]:
-    """Return how many more jobs each queue may run."""
-    rooms = dict.fromkeys(queues, sys.maxsize)
+class _Rooms(NamedTuple):
+    """How many more jobs each queue may run; where its keys decide, which."""
+
+    counts: dict[Queue, int]
+    found: list[limits.Found]
+    settings: list[QueueSettings]
+    later_at: int | None
+
+
+async def _rooms(tx: Transaction, queues: tuple[Queue, ...], want: int) -> _Rooms:
+    counts = dict.fromkeys(queues, sys.maxsize)
     settings = [settings_from(row) for row in await tx.fetch("lock_queue_settings", queues=queues)]
-    limits = {each.queue: each.max_running for each in settings if each.max_running is not None}
-    if limits:
-        rows = await tx.fetch("count_running", queues=list(limits))
-        rooms |= {queue: max(0, limits[queue] - row[-1]) for row in rows for queue in [queue_from(row)]}
-    return rooms | {each.queue: 0 for each in settings if each.paused}
+    most = {each.queue: each.max_running for each in settings if each.max_running is not None}
+    if most:
+        rows = await tx.fetch("count_running", queues=list(most))
+        counts |= {queue: max(0, most[queue] - row[-1]) for row in rows for queue in [queue_from(row)]}
+    counts |= {each.queue: 0 for each in settings if each.paused}
+    found: list[limits.Found] = []
+    later: list[int] = []
+    for each in settings:
+        room: limits.Room = await tx.run(limits.rate_room(each.queue, each.limits.rate, counts[each.queue]))
+        counts[each.queue] = room.free
+        offered = limits.Offer([], None)
+        if each.limits.by_key and room.free:
+            offered = await tx.run(limits.offer(each, min(want, room.free)))
+            found += offered.found
+            counts[each.queue] = 0  # it offers what it may start
+        later += [at for at in (room.later_at, offered.later_at) if at is not None]
+    return _Rooms(counts, found, settings, min(later, default=None))
+
+
+async def _pick_in(tx: Transaction, rooms: _Rooms, slots: list[Claim], spare: int) -> _Picked:
+    if not rooms.found:
+        return await _pick(tx, rooms.counts, slots, spare, delivers=True)
+    others = await tx.fetch("find_candidates", rooms=_room_rows(rooms.counts), limit=len(slots), spare=0)
+    found = [*rooms.found, *(limits.Found(*row) for row in others)]
+    found.sort(key=lambda each: (-each.priority, each.run_at, each.job_id))
+    ids = [each.job_id for each in found[: len(slots)]]
+    rows = await tx.fetch("claim_found_jobs", ids=ids, limit=len(slots), slots=_slot_rows(slots), delivers=True)
+    return _Picked(_claimed(rows), more=False, refused=False)
+
+
+async def _remember_starts(tx: Transaction, rooms: _Rooms, jobs: list[Job]) -> None:
+    for settings in rooms.settings:
+        if starts := list(limits.started(settings, jobs)):
+            await tx.fetch("drop_starts", **columns(settings.queue), length=int(settings.window * SECOND))
+            await tx.fetch("add_starts", rows=as_json(starts))
 
 
 async def change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
     alone = all(c.guard.job_id in tx.silent and c.successor is None and c.payload is None for c in changes)
+    ended: list[Ended] = []
     if alone and len({c.guard.job_id for c in changes}) == len(changes):
-        return await _change(tx, changes)
+        return list(await change_into(tx, changes, ended, silent=True))
     async with tx.atomic():
-        return await _change(tx, changes)
+        answers = await change_into(tx, changes, ended)
+        return list((await follow(tx, ended)).join(answers)) if ended else list(answers)
 
 
-async def _change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
-    answers: list[Answer] = [None] * len(changes)
+async def follow(tx: Transaction, ended: list[Ended]) -> Following:
+    """Do what follows in the flows whose steps have ended."""
+    following = Following(ended)
+    while ended:
+        wave: Wave = await tx.run(flows.follow(ended))
+        following.note(wave.released)
+        ended = []
+        asked = [*wave.skips, *wave.ends]
+        skipped = {skip.guard.job_id for _, skip in wave.skips}
+        answers = await change_into(tx, [change for _, change in asked], ended, skipped)
+        following.note((flow, moved) for (flow, _), moved in zip(asked, answers, strict=True) if moved is not None)
+    return following
+
+
+async def change_into(
+    tx: Transaction,
+    changes: Sequence[Change],
+    ended: list[Ended],
+    skipped: Collection[str] = (),
+    *,
+    silent: bool = False,
+) -> list[Moved | None]:
+    answers: list[Moved | None] = [None] * len(changes)
     waiting = list(enumerate(changes))
     while waiting:
         # UPDATE … FROM takes a row once, whatever it is joined with: a second change of a job goes into the next round.
@@ -200,18 +285,21 @@ async def _change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
                 later.append((place, change))
             else:
                 now[change.guard.job_id] = (place, change)
-        for place, moved in await _change_each_once(tx, sorted(now.values(), key=lambda pair: pair[1].guard.job_id)):
+        each_once = sorted(now.values(), key=lambda pair: pair[1].guard.job_id)
+        for place, moved in await _change_each_once(tx, each_once, ended, skipped, silent):
             answers[place] = moved
         waiting = later
     return answers
 
 
-async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) -> list[tuple[int, Moved]]:
+async def _change_each_once(
+    tx: Transaction, changes: list[tuple[int, Change]], ended: list[Ended], skipped: Collection[str], silent: bool
+) -> list[tuple[int, Moved]]:
     asked = [change for _, change in changes]
     moves = [Move.by_name[change.move] for change in asked]
     blobs = Blobs()
     rows = await tx.fetch(
-        "change_live_jobs" if all(FINAL.isdisjoint(move.source) for move in moves) else "change_jobs",
+        _statement(moves, silent),
         rows=as_json([_change_row(change, move, blobs) for change, move in zip(asked, moves, strict=True)]),
         job_ids=[change.guard.job_id for change in asked],
         blobs=blobs,
@@ -230,8 +318,10 @@ async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) 
             continue
         if move.to in FINAL:
             tx.silent.forget(change.guard.job_id)
-        attempt, seq, run_at, created_at, at, topic, topic_seq, reports = row[5:]
+        attempt, seq, run_at, created_at, at, topic, topic_seq, reports, flow, step = row[5:]
         job_id, queue = row[0], queue_from(row, 1)
+        if flow is not None and move.to in FINAL:
+            ended.append(Ended(flow, step, job_id, outcome_of(change, skipped)))
         told = announce(new_id, queue.tenant, job_id, seq, topic, reports) if topic_seq == seq else []
         deliveries += told
         moved.append(
@@ -246,6 +336,12 @@ async def _change_each_once(tx: Transaction, changes: list[tuple[int, Change]]) 
         )  # fmt: skip
     await tx.deliver(deliveries)
     return moved
+
+
+def _statement(moves: Sequence[Move], silent: bool) -> str:
+    if any(not FINAL.isdisjoint(move.source) for move in moves):
+        return "change_jobs"
+    return "change_silent_jobs" if silent else "change_live_jobs"
 
 
 def _change_row(change: Change, move: Move, blobs: Blobs) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,24 +35,24 @@ from chargehand.store.postgres.connecting import (
     CONNECT_SECONDS,
     NO_SESSION,
     OPEN_SECONDS,
+    PLANNED_ONCE,
+    READ_IN_ORDER,
     Connection,
     connect,
-    require_session,
 )
 from chargehand.store.postgres.connections import Connections
 from chargehand.store.postgres.hints import Hints
+from chargehand.store.postgres.migrating import migrate
 from chargehand.store.postgres.transaction import Silent, Transaction
 from chargehand.store.postgres.writer import apply
-from chargehand.store.queries import load_migrations, load_queries
+from chargehand.store.queries import Schema, load_migrations, load_queries
 from chargehand.store.shared import Row, SharedStore
 
 CHANNEL = "chargehand_"  # and a secret that is kept in the database
 CHECK_SECONDS = 0.9  # a readiness probe waits no longer
 CLOSE_SECONDS = 1.0
 PATIENCE_SECONDS = 4.5  # of callers that wait for a commit
-MIGRATION_SECONDS = 24 * 3600.0  # of one statement
-NAMED_SINCE = 8  # the schema since which nodes name their sessions
-END_SECONDS = 10.0  # of the session of another node, once it was told to end
+IN_ORDER = frozenset(("list_jobs", "list_stopped_jobs", "list_succeeded_jobs", "list_queued_jobs", "count_queues"))
 _BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _GONE = (
@@ -121,12 +121,12 @@ class PostgresStore(SharedStore):
         self._clock = clock
         self._queries = load_queries("postgres")
         self._connect_seconds = OPEN_SECONDS
-        self._migrations = load_migrations("postgres")
-        self.schema_version = self._migrations[-1].version
-        # One connection is for hints; of the others, half may commit while the rest read.
-        writers = max(1, (pool_size - 1) // 2)
-        self._writers = Connections(partial(self._connect, planned_once=True), writers)
-        self._readers = Connections(self._connect, max(1, pool_size - 1 - writers))
+        self.schema_version = load_migrations("postgres")[-1].version
+        # One connection is for hints; of the others, half may commit and a quarter read lists, while the rest read what else there is.
+        writers, listers = max(1, (pool_size - 1) // 2), max(1, (pool_size - 1) // 4)
+        self._writers = Connections(partial(self._connect, PLANNED_ONCE), writers)
+        self._listers = Connections(partial(self._connect, READ_IN_ORDER), listers)
+        self._readers = Connections(self._connect, max(1, pool_size - 1 - writers - listers))
         self._group = GroupsByKind(lambda: Group(self._commit, group_size, _error, patience_seconds=PATIENCE_SECONDS))
         self._silent = Silent()
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,7 +138,7 @@ class PostgresStore(SharedStore):
         store = cls(url, clock, pool_size, group_size)
         try:
             with translated():
-                await store._migrate()
+                await migrate(url, store._queries)
                 async with store._writers.use():
                     store._connect_seconds = CONNECT_SECONDS
             channel = await store._shared_channel()
@@ -206,7 +206,7 @@ class PostgresStore(SharedStore):
     async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[query_name]
         with translated(), _asked():
-            async with self._readers.use() as connection:
+            async with (self._listers if query_name in IN_ORDER else self._readers).use() as connection:
                 return [tuple(row) for row in await connection.fetch(query.sql, *query.bind(**values))]
 
     _scan = _point
@@ -225,89 +225,32 @@ class PostgresStore(SharedStore):
     async def check(self) -> None:
         with translated():
             async with asyncio.timeout(CHECK_SECONDS):
-                version = (await self._point("schema_version"))[0][0]
-        self._refuse_newer(version)
+                [(version, oldest)] = await self._point("schema")
+        self._refuse_newer(Schema(version, oldest))
 
     async def ended(self) -> str:
         """Return only if what watches the database broke: one that went away may come back."""
         await asyncio.wait(self._tasks)
         return f"what watches PostgreSQL ended: {self._tasks[0].exception()!r}"
 
-    # migrations -------------------------------------------------------------------------------------------------------
+    # connecting -------------------------------------------------------------------------------------------------------
 
-    async def _connect(self, *, planned_once: bool = False) -> Connection:
-        """Connect, unless the schema is newer than what this version knows. While one is being migrated this waits, then looks."""
+    async def _connect(self, settings: Mapping[str, str] | None = None) -> Connection:
+        """Connect, unless the schema is too new for this version. While it is migrated so that it may be, this waits, then looks."""
         seconds = self._connect_seconds
-        connection = await connect(self._url, seconds, planned_once=planned_once)
+        connection = await connect(self._url, seconds, settings)
         try:
-            self._refuse_newer(await connection.fetchval(self._queries["join_schema"].sql, timeout=seconds))
+            [(version, oldest, _)] = await connection.fetch(self._queries["join_schema"].sql, timeout=seconds)
+            self._refuse_newer(Schema(version, oldest))
         except BaseException:
             connection.terminate()
             raise
         return connection
 
-    def _refuse_newer(self, version: int) -> None:
-        if version > self.schema_version:
-            raise StoreTooNew(
-                f"the database is at schema version {version}; this version knows up to {self.schema_version}: "
-                "start the newer version of chargehand, or use another database with --store"
-            )
-
-    async def _migrate(self) -> None:
-        """Migrate under a lock that every new connection waits for, after the others have ended: no node writes meanwhile, and
-        one of an older version does not afterwards."""
-        connection = await connect(self._url, OPEN_SECONDS)
-        try:
-            await require_session(connection, partial(connect, self._url, OPEN_SECONDS))
-            await connection.execute("SET statement_timeout = 0")  # a large database takes its time
-            await _make_migration_table(connection)
-            version = await self._version(connection)
-            if version < self.schema_version:
-                async with connection.transaction():
-                    await connection.execute(self._queries["lock_schema"].sql, timeout=MIGRATION_SECONDS)
-                    version = await self._version(connection)  # another node may have been first
-                    if version < self.schema_version:
-                        if 0 < version < NAMED_SINCE:
-                            await self._refuse_strangers(connection)
-                        await self._end_sessions(connection, version)
-                        await self._apply(connection, version)
-            self._refuse_newer(version)
-        finally:
-            await connection.close(timeout=CLOSE_SECONDS)
-
-    async def _version(self, connection: Connection) -> int:
-        return int(await connection.fetchval(self._queries["schema_version"].sql, timeout=MIGRATION_SECONDS))
-
-    async def _refuse_strangers(self, connection: Connection) -> None:
-        """Refuse to migrate beside nodes of 0.1.0, whose sessions have no name: they would go on writing, as if nothing had happened."""
-        strangers = await connection.fetch(self._queries["strangers"].sql, timeout=MIGRATION_SECONDS)
-        if strangers:
-            raise StoreUnavailable(
-                f"PostgreSQL: {len(strangers)} other sessions of this user are in the database (process {strangers[0][0]}, "
-                f"{strangers[0][1] or 'without a name'}); nodes of 0.1.0 would write to the new schema: stop them, then start again"
-            )
-
-    async def _end_sessions(self, connection: Connection, version: int) -> None:
-        ended = set[int]()
-        until = time.monotonic() + END_SECONDS
-        while left := await connection.fetch(self._queries["end_sessions"].sql, timeout=MIGRATION_SECONDS):
-            if time.monotonic() > until:
-                raise StoreUnavailable(
-                    f"PostgreSQL: {len(left)} sessions of other nodes did not end within {END_SECONDS:g} s; "
-                    "the database is left as it was: stop the other nodes, then start again"
-                )
-            ended |= {row[0] for row in left}
-            await connection.execute("SELECT pg_stat_clear_snapshot()")  # look anew: some have ended by themselves
-        log.info("migrating the database", schema_version=version, to=self.schema_version, ended_sessions=len(ended))
-
-    async def _apply(self, connection: Connection, version: int) -> None:
-        record = self._queries["record_migration"]
-        for migration in self._migrations:
-            if migration.version > version:
-                for statement in migration.statements:
-                    await connection.execute(statement, timeout=MIGRATION_SECONDS)
-                values = record.bind(version=migration.version, name=migration.name, now=None)
-                await connection.execute(record.sql, *values)
+    def _refuse_newer(self, schema: Schema) -> None:
+        if refusal := schema.refusal(self.schema_version):
+            advice = "start the newer version of chargehand, or use another database with --store"
+            raise StoreTooNew(f"{refusal}: {advice}", retry_after_seconds=2)  # another node may be the newer one
 
     # hints between nodes ----------------------------------------------------------------------------------------------
 
@@ -340,27 +283,15 @@ class PostgresStore(SharedStore):
         await self._close_connections()
 
     async def _close_connections(self) -> None:
-        await asyncio.gather(self._writers.close(CLOSE_SECONDS), self._readers.close(CLOSE_SECONDS))
+        await asyncio.gather(*[each.close(CLOSE_SECONDS) for each in self._connections()])
 
     def _drop(self, reason: str) -> None:
-        self._writers.drop(reason)
-        self._readers.drop(reason)
+        for each in self._connections():
+            each.drop(reason)
 
     def _restore(self) -> None:
-        self._writers.restore()
-        self._readers.restore()
+        for each in self._connections():
+            each.restore()
 
-
-async def _make_migration_table(connection: Connection) -> None:
-    for patience in (2, 1, 0):
-        try:
-            await connection.execute(
-                "CREATE TABLE IF NOT EXISTS schema_migrations "
-                "(version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, applied_at BIGINT NOT NULL)"
-            )
-        except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError):
-            # Two nodes made the table at the same moment; IF NOT EXISTS does not cover that in PostgreSQL.
-            if not patience:
-                raise
-        else:
-            return
+    def _connections(self) -> tuple[Connections, ...]:
+        return self._writers, self._listers, self._readers

@@ -9,10 +9,9 @@ import msgspec
 from chargehand.engine.announce import NewDelivery
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.job import Job
-from chargehand.store.operations import Answer
 from chargehand.store.postgres.connecting import Connection
 from chargehand.store.queries import Query
-from chargehand.store.steps import Steps
+from chargehand.store.steps import Asking, T
 
 SILENT_JOBS = 100_000
 
@@ -38,16 +37,16 @@ def delivery_rows(deliveries: Iterable[NewDelivery]) -> str:
 
 
 class Silent:
-    """Jobs claimed here that report to nobody: no delivery follows when they move, so the move is one statement.
+    """Jobs claimed here that report to nobody and are no steps of flows: nothing follows when they move, so the move is one statement.
 
-    Where a job reports to never changes, so this can be incomplete but never wrong.
+    Neither ever changes, so this can be incomplete but never wrong.
     """
 
     def __init__(self) -> None:
         self._ids: dict[str, None] = {}
 
     def note(self, jobs: Iterable[Job]) -> None:
-        self._ids |= {job.id: None for job in jobs if not job.reports}
+        self._ids |= {job.id: None for job in jobs if not job.reports and job.flow is None}
         while len(self._ids) > SILENT_JOBS:
             del self._ids[next(iter(self._ids))]
 
@@ -74,18 +73,24 @@ class Transaction:
             async with self._connection.transaction():
                 yield
 
+    @contextlib.asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """What is written inside is undone by an error; the rest of the transaction is not."""
+        async with self._connection.transaction():
+            yield
+
     async def fetch(self, query_name: str, /, **values: Any) -> Sequence[Any]:
         query = self._queries[query_name]
         return await self._connection.fetch(query.sql, *query.bind(now=self._now, **values))
 
-    async def run(self, steps: Steps) -> Answer:
+    async def run(self, steps: Asking[T]) -> T:
         """Run the statements of an operation that both databases apply alike; return its answer."""
         try:
             name, values = next(steps)
             while True:
                 name, values = steps.send(await self.fetch(name, **values))
         except StopIteration as ended:
-            return cast(Answer, ended.value)
+            return cast(T, ended.value)
 
     async def deliver(self, deliveries: Sequence[NewDelivery]) -> None:
         if deliveries:

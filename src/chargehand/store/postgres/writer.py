@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from chargehand.engine.delivery import Settle, Take
+from chargehand.engine.flow import CancelFlow, NewFlow, RetryFlow
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import Beat, Change, Note
 from chargehand.engine.store import Claim
 from chargehand.store import steps
 from chargehand.store.operations import Answer, AnyOperation
-from chargehand.store.postgres import jobs, outbox
+from chargehand.store.postgres import flows, jobs, outbox
 from chargehand.store.postgres.transaction import Transaction
 
 
@@ -27,10 +28,13 @@ async def _apply_shared(tx: Transaction, operations: Sequence[Any]) -> list[Answ
 
 APPLIERS: dict[type, Callable[[Transaction, Sequence[Any]], Awaitable[list[Answer]]]] = {
     NewJob: jobs.submit,
+    NewFlow: flows.submit,
     Claim: jobs.claim,
     Change: jobs.change,
     Beat: jobs.beat,
     Note: jobs.note,
+    CancelFlow: flows.cancel,
+    RetryFlow: flows.retry,
     Take: outbox.take,
     Settle: outbox.settle,
     **dict.fromkeys(steps.STEPS, _apply_shared),

@@ -11,10 +11,9 @@ WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 -- name: get_job_row
 SELECT {job j} FROM jobs j WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant);
 
--- What a JobFilter asks of a job, beside the range of ids.
+-- What a JobFilter asks of a job, beside the tenant and the range of ids.
 -- part: job_filter
-(CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant)
-  AND (CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
+(CAST(:kind AS TEXT) IS NULL OR j.kind = :kind)
   AND (:any_kind OR j.kind IN (SELECT k.value FROM {each kinds as k}))
   AND (CAST(:queue AS TEXT) IS NULL OR j.queue = :queue)
   AND (:unnamed OR EXISTS (
@@ -25,20 +24,33 @@ SELECT {job j} FROM jobs j WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NU
   AND j.created_at >= :since AND j.created_at < :until
   AND (CAST(:text AS TEXT) IS NULL OR j.error LIKE :text ESCAPE '!' OR LOWER(j.error) LIKE :text_lower ESCAPE '!')
 
--- The bounds of ids are always given, so that the index of ids is read between them.
--- name: list_jobs
-SELECT {job j}
-FROM jobs j
-WHERE j.id >= :first AND j.id < :before AND {part job_filter}
-ORDER BY j.id DESC
-LIMIT :limit OFFSET :skip;
+-- Tenant and id are compared and ordered together, as they stand in the indexes for this. So no other index will do: that of ids alone
+-- would be read from end to end for a tenant with few jobs. The ids alone besides tell PostgreSQL which tables cannot have any.
+-- part: newest_of_tenant
+(j.tenant, j.id) >= (:tenant, :first) AND (j.tenant, j.id) < (:tenant, :before) AND j.id >= :first AND j.id < :before AND {part job_filter}
+ORDER BY j.tenant DESC, j.id DESC
+LIMIT :limit OFFSET :skip
 
--- A few failed jobs among a million good ones: found by their own index. SQLite would prefer that of ids, were they not put so.
+-- name: list_jobs
+SELECT {job j} FROM jobs j WHERE {part newest_of_tenant};
+
+-- The states are said where they are known: a few failed jobs among a million good ones have their own index, and on PostgreSQL jobs that
+-- are over lie in other tables than those that wait.
 -- name: list_stopped_jobs
+SELECT {job j} FROM jobs j WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant};
+
+-- name: list_succeeded_jobs
+SELECT {job j} FROM jobs j WHERE j.state = 'succeeded' AND {part newest_of_tenant};
+
+-- name: list_queued_jobs
+SELECT {job j} FROM jobs j WHERE j.state = 'queued' AND {part newest_of_tenant};
+
+-- All running jobs are read and sorted, for they are few: `|| ''` keeps the databases off the indexes that have the order.
+-- name: list_running_jobs
 SELECT {job j}
 FROM jobs j
-WHERE j.state IN ('failed', 'cancelled') AND j.id || '' >= :first AND j.id || '' < :before AND {part job_filter}
-ORDER BY j.id DESC
+WHERE j.state = 'running' AND j.tenant || '' = :tenant AND j.id || '' >= :first AND j.id || '' < :before AND {part job_filter}
+ORDER BY j.id || '' DESC
 LIMIT :limit OFFSET :skip;
 
 -- By an idempotency key, or by the id of a job or of a delivery: three seeks.

@@ -7,7 +7,7 @@ WITH n AS (
   SELECT *, :now AS at FROM json_to_recordset(:rows::JSON) AS n(
     id TEXT, kind TEXT, tenant TEXT, queue TEXT, node TEXT, payload INTEGER, priority INTEGER, max_attempts INTEGER,
     run_at BIGINT, delay BIGINT, idempotency_key TEXT, fingerprint TEXT, traceparent TEXT, tracestate TEXT, reports TEXT,
-    metadata INTEGER, deadline BIGINT, unique_key TEXT, keep BIGINT)
+    metadata INTEGER, deadline BIGINT, unique_key TEXT, keep BIGINT, flow TEXT, step INTEGER, waits BIGINT, waiting_for TEXT, limit_key TEXT)
 ), keyed AS (
   INSERT INTO job_keys (tenant, kind, idempotency_key, job_id, fingerprint)
   SELECT n.tenant, n.kind, n.idempotency_key, n.id, n.fingerprint FROM n WHERE n.idempotency_key IS NOT NULL
@@ -16,10 +16,11 @@ WITH n AS (
 ), inserted AS (
   INSERT INTO jobs_live (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
                     max_attempts, lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports,
-                    metadata, deadline_at, unique_key, keep, seq, created_at, updated_at)
+                    metadata, deadline_at, unique_key, keep, flow, step, limit_key, seq, created_at, updated_at)
   SELECT n.id, n.kind, n.tenant, n.queue, n.node, 'queued', '', 'queued', '', 1, n.priority,
-         GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay, 0, n.max_attempts, 0, '', n.idempotency_key, n.fingerprint,
-         n.traceparent, n.tracestate, n.reports, (:blobs::BYTEA[])[n.metadata], n.at + n.deadline, n.unique_key, n.keep, 1, n.at, n.at
+         COALESCE(n.waits, GREATEST(n.at, COALESCE(n.run_at, 0)) + n.delay), 0, n.max_attempts, 0, n.waiting_for, n.idempotency_key, n.fingerprint,
+         n.traceparent, n.tracestate, n.reports, (:blobs::BYTEA[])[n.metadata], n.at + n.deadline, n.unique_key, n.keep, n.flow, n.step,
+         n.limit_key, 1, n.at, n.at
   FROM n WHERE n.idempotency_key IS NULL OR n.id IN (SELECT k.job_id FROM keyed k)
   ON CONFLICT DO NOTHING
   RETURNING id, run_at, created_at
@@ -62,9 +63,12 @@ SELECT i.id, i.run_at, i.created_at FROM inserted i;
 WITH d AS MATERIALIZED (SELECT n.*, :now AS at FROM {part new_deliveries}), {part deliver}
 SELECT COUNT(*) FROM d;
 
+-- Locked, though nothing is changed: who locks writes to the log, and a commit that wrote waits for the standby. Else a repeated
+-- request could be acknowledged for a job that is seen here and is on no standby yet. So is the job of a unique key, below.
 -- name: job_by_key
 SELECT k.job_id, k.fingerprint FROM job_keys k
-WHERE k.tenant = :tenant AND k.kind = :kind AND k.idempotency_key = :idempotency_key;
+WHERE k.tenant = :tenant AND k.kind = :kind AND k.idempotency_key = :idempotency_key
+FOR KEY SHARE;
 
 -- name: free_keys
 DELETE FROM job_keys WHERE job_id IN (SELECT i.value FROM {each ids as i});
@@ -79,12 +83,13 @@ WHERE j.tenant = :tenant AND j.kind IN (SELECT k.value FROM {each kinds as k}) A
 ORDER BY j.id DESC;
 
 -- name: job_by_unique_key
-SELECT j.id FROM jobs_live j WHERE {same j :} AND j.unique_key = :unique_key;
+SELECT j.id FROM jobs_live j WHERE {same j :} AND j.unique_key = :unique_key
+FOR KEY SHARE;
 
 -- Locked, so that two nodes cannot both count the running jobs of a limited queue and both find room. A statement of its own:
 -- the next one must see what the other node committed while this one waited.
 -- name: lock_queue_settings
-SELECT s.kind, s.tenant, s.queue, s.node, s.paused, s.max_running FROM queue_settings s
+SELECT {part settings} FROM queue_settings s
 WHERE EXISTS (SELECT 1 FROM {each queue of queues as q} WHERE {same s q})
 ORDER BY s.kind, s.tenant, s.queue, s.node
 FOR UPDATE;
@@ -99,7 +104,7 @@ FROM {each queue of queues as q};
 -- candidates are for those that another node is taking; the last column says whether there may be more behind them. MATERIALIZED keeps the planner from running the locking part
 -- more often than LIMIT allows; ANY(ARRAY(…)) tells it that few rows are meant, where it would guess a tenth of the table;
 -- `|| ''` keeps it off the index of queued jobs, where it would look for an id from end to end.
--- name: claim_jobs
+-- part: asked
 WITH asked AS MATERIALIZED (
   SELECT q.*, q.room IS NULL AND EXISTS (SELECT 1 FROM queue_settings s WHERE {same s q}) AS limited
   FROM json_to_recordset(:rooms::JSON) AS q(kind TEXT, tenant TEXT, queue TEXT, node TEXT, room BIGINT, number INTEGER)
@@ -115,7 +120,10 @@ WITH asked AS MATERIALIZED (
     LIMIT :limit::INTEGER + :spare::INTEGER
   ) c
 ), candidates AS MATERIALIZED (
-  SELECT f.id FROM found f WHERE f.room IS NULL OR f.place <= f.room ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit::INTEGER + :spare::INTEGER
+  SELECT f.id, f.priority, f.run_at FROM found f WHERE f.room IS NULL OR f.place <= f.room
+  ORDER BY f.priority DESC, f.run_at, f.id LIMIT :limit::INTEGER + :spare::INTEGER
+
+-- part: take_candidates
 ), picked AS MATERIALIZED (
   SELECT j.id, j.priority, j.run_at, j.reports FROM jobs_live j
   WHERE j.id = ANY(ARRAY(SELECT c.id FROM candidates c)) AND j.state || '' = 'queued'
@@ -155,9 +163,61 @@ LEFT JOIN claimed c ON TRUE
 LEFT JOIN job_payloads p ON p.job_id = c.id
 ORDER BY c.number;
 
+-- name: claim_jobs
+{part asked} {part take_candidates}
+
+-- name: find_candidates
+{part asked}) SELECT c.priority, c.run_at, c.id FROM candidates c;
+
+-- Those that were found before, where a key's limits decide.
+-- name: claim_found_jobs
+WITH asked AS (SELECT FALSE AS limited), candidates AS MATERIALIZED (
+  SELECT i.value AS id FROM {each ids as i}
+{part take_candidates}
+
+-- name: jobs_of_keys
+SELECT k.value, c.priority, c.run_at, c.id
+FROM {each keys as k}
+CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p(priority)
+CROSS JOIN LATERAL (
+  SELECT j.id, j.priority, j.run_at FROM jobs_live j
+  WHERE j.state = 'queued' AND j.limit_key <> '' AND {same j :} AND j.limit_key = k.value AND j.priority = p.priority AND j.run_at <= :now
+  ORDER BY j.run_at, j.id
+  LIMIT :each
+) c;
+
+-- name: keyless_jobs
+SELECT c.priority, c.run_at, c.id
+FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p(priority)
+CROSS JOIN LATERAL (
+  SELECT f.id, f.priority, f.run_at FROM (
+    SELECT j.id, j.priority, j.run_at, j.limit_key FROM jobs_live j
+    WHERE j.state = 'queued' AND {same j :} AND j.priority = p.priority AND j.run_at <= :now
+    ORDER BY j.run_at, j.id
+    LIMIT :most) f
+  WHERE f.limit_key = ''
+  ORDER BY f.run_at, f.id
+  LIMIT :each
+) c;
+
+-- name: add_starts
+INSERT INTO limit_starts (kind, tenant, queue, node, limit_key, at)
+SELECT s.kind, s.tenant, s.queue, s.node, s.limit_key, s.at
+FROM json_to_recordset(:rows::JSON) AS s(kind TEXT, tenant TEXT, queue TEXT, node TEXT, limit_key TEXT, at BIGINT);
+
+-- Before a step ends its flow is locked, in the order of their ids: so of several who end steps of a flow one after the other counts,
+-- and nobody who holds a flow waits for a step of it that somebody else is ending.
+-- part: lock_flows
+WITH locked AS MATERIALIZED (
+  SELECT f.id FROM jobs_live f
+  WHERE f.id = ANY(ARRAY(SELECT s.flow FROM jobs_live s WHERE s.id = ANY(:job_ids::TEXT[]) AND s.flow IS NOT NULL))
+  ORDER BY f.id
+  FOR UPDATE
+),
+
 -- Every move of a single job; a job stands in it at most once.
 -- part: changes
-WITH c AS (
+c AS (
   SELECT *, :now AS at FROM json_to_recordset(:rows::JSON) AS c(
     job_id TEXT, tenant TEXT, kind TEXT, lease BIGINT, owner TEXT, move TEXT, source TEXT, state TEXT, stage TEXT, topic TEXT,
     visible BOOLEAN, reset BOOLEAN, delta INTEGER, delay BIGINT, kept BOOLEAN, final BOOLEAN, waiting_for TEXT, error TEXT,
@@ -184,12 +244,12 @@ WITH c AS (
     AND (c.seen_stage IS NULL OR j.stage = c.seen_stage)
     AND (c.lease_until IS NULL OR j.lease_until = c.lease_until)
     AND (c.deadline_at IS NULL OR j.deadline_at = c.deadline_at)
-    AND (NOT c.reset OR j.unique_key IS NULL OR NOT EXISTS (
-      SELECT 1 FROM jobs_live o WHERE {same o j} AND o.unique_key = j.unique_key))
+    AND (NOT c.reset OR (j.flow IS NULL AND j.steps_left IS NULL AND (j.unique_key IS NULL OR NOT EXISTS (
+      SELECT 1 FROM jobs_live o WHERE {same o j} AND o.unique_key = j.unique_key))))
 
 -- part: changed
   RETURNING j.id, j.kind, j.tenant, j.queue, j.node, j.attempt, j.seq, j.run_at, j.created_at, j.updated_at, j.topic, j.previous,
-            j.topic_seq, j.reports
+            j.topic_seq, j.reports, j.flow, j.step
 ), results AS (
   INSERT INTO job_results (job_id, result)
   SELECT c.job_id, (:blobs::BYTEA[])[c.result] FROM c JOIN moved m ON m.id = c.job_id WHERE c.result IS NOT NULL
@@ -200,15 +260,18 @@ WITH c AS (
          CASE WHEN m.topic_seq = m.seq THEN m.previous ELSE m.topic END, m.attempt, c.step, c.message, c.error, (:blobs::BYTEA[])[c.data]
   FROM c JOIN moved m ON m.id = c.job_id
 )
-SELECT m.id, m.kind, m.tenant, m.queue, m.node, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports
+SELECT m.id, m.kind, m.tenant, m.queue, m.node, m.attempt, m.seq, m.run_at, m.created_at, m.updated_at, m.topic, m.topic_seq, m.reports, m.flow, m.step
 FROM moved m;
 
--- The states are said, so that only the live jobs are looked at.
+-- Jobs that are no steps. The states are said, so that only the live jobs are looked at.
+-- name: change_silent_jobs
+WITH {part changes} AND j.state IN ('queued', 'running') {part changed}
+
 -- name: change_live_jobs
-{part changes} AND j.state IN ('queued', 'running') {part changed}
+{part lock_flows} {part changes} AND j.state IN ('queued', 'running') AND (SELECT COUNT(*) FROM locked) >= 0 {part changed}
 
 -- name: change_jobs
-{part changes} {part changed}
+{part lock_flows} {part changes} AND (SELECT COUNT(*) FROM locked) >= 0 {part changed}
 
 -- name: change_payload
 UPDATE job_payloads SET payload = :payload WHERE job_id = :job_id;
@@ -231,6 +294,31 @@ WITH noted AS (
 INSERT INTO job_events (job_id, seq, at, level, move, state, stage, previous, attempt, step, message, data)
 SELECT n.id, n.seq, :now, :level, 'note', n.state, n.stage, n.topic, n.attempt, :step, :message, :data FROM noted n
 RETURNING seq;
+
+-- Differs for speed: grouping a million rows by five columns takes ten times as long as finding the few groups, one seek for each, and
+-- counting each within its index.
+-- name: count_queues
+WITH RECURSIVE lanes AS (
+  (SELECT f.kind, f.tenant, f.queue, f.node, f.priority FROM jobs_live f
+   WHERE f.state = 'queued' ORDER BY f.kind, f.tenant, f.queue, f.node, f.priority LIMIT 1)
+  UNION ALL
+  SELECT n.kind, n.tenant, n.queue, n.node, n.priority FROM lanes l CROSS JOIN LATERAL (
+    SELECT f.kind, f.tenant, f.queue, f.node, f.priority FROM jobs_live f
+    WHERE f.state = 'queued' AND (f.kind, f.tenant, f.queue, f.node, f.priority) > (l.kind, l.tenant, l.queue, l.node, l.priority)
+    ORDER BY f.kind, f.tenant, f.queue, f.node, f.priority
+    LIMIT 1) n
+)
+SELECT l.kind, l.tenant, l.queue, l.priority,
+  (SELECT COUNT(*) FROM jobs_live j WHERE j.state = 'queued' AND {same j l} AND j.priority = l.priority AND j.run_at <= :now),
+  (SELECT COUNT(*) FROM jobs_live j WHERE j.state = 'queued' AND {same j l} AND j.priority = l.priority AND j.run_at > :now),
+  0,
+  (SELECT MIN(j.run_at) FROM jobs_live j WHERE j.state = 'queued' AND {same j l} AND j.priority = l.priority AND j.run_at <= :now)
+FROM lanes l
+UNION ALL
+SELECT j.kind, j.tenant, j.queue, 0, 0, 0, COUNT(*), NULL
+FROM jobs_live j WHERE j.state = 'running'
+GROUP BY j.kind, j.tenant, j.queue
+ORDER BY 1, 2, 3;
 
 -- Differs because several nodes send: SKIP LOCKED, and many endpoints in one round trip.
 -- name: take_deliveries
@@ -287,7 +375,7 @@ SELECT d.id FROM deliveries d WHERE d.job_id IN (SELECT i.value FROM {each ids a
 -- What is in a period goes with it; one by one go only those of the rest.
 -- name: prunable_jobs
 SELECT j.id FROM jobs_over_rest j
-WHERE j.finished_at <= :now - :age AND j.prune_at IS NULL
+WHERE j.finished_at <= :now - :age AND j.prune_at IS NULL AND {part not_of_a_flow}
   AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
 ORDER BY j.finished_at
 LIMIT :limit;
@@ -300,6 +388,7 @@ WITH gone AS (
   DELETE FROM jobs_over j
   WHERE j.id IN (SELECT i.value FROM {each ids as i}) AND j.finished_at <= :now - :age AND (j.prune_at IS NULL OR j.prune_at <= :now)
     AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+    AND {part not_of_a_flow}
   RETURNING j.id
 ), {part free_keys_of_gone}
 
@@ -308,6 +397,7 @@ WITH gone AS (
   DELETE FROM jobs_over j
   WHERE j.id IN (SELECT i.value FROM {each ids as i}) AND j.tenant = :tenant AND j.kind = :kind
     AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+    AND {part not_of_a_flow}
   RETURNING j.id
 ), {part free_keys_of_gone}
 
@@ -321,10 +411,16 @@ SELECT :now;
 -- What every connection begins with. It waits for lock_schema, and lock_schema waits for it: so a migration either finds the
 -- session under its name, or the session finds the migrated schema.
 -- name: join_schema
-SELECT COALESCE(MAX(m.version), 0), set_config('application_name', {part session_name}, false) FROM schema_migrations m;
+SELECT COALESCE(MAX(m.version), 0), COALESCE(MAX(COALESCE(m.oldest, m.version)), 0),
+       set_config('application_name', {part session_name}, false)
+FROM schema_migrations m;
 
 -- name: lock_schema
 LOCK TABLE schema_migrations IN ACCESS EXCLUSIVE MODE;
+
+-- Only other migrations wait for this one.
+-- name: lock_migrations
+LOCK TABLE schema_migrations IN SHARE ROW EXCLUSIVE MODE;
 
 -- Waits a second for each to end: until then a commit under way may still happen.
 -- name: end_sessions

@@ -1,13 +1,12 @@
 -- Queues: what is due in them, how full they are, what an operator has set. Both databases say this in the same words.
 
--- name: count_ready
-SELECT j.priority, COUNT(*) FROM jobs j
-WHERE j.state = 'queued' AND {same j :} AND j.run_at <= :now
-GROUP BY j.priority;
+-- part: settings
+s.kind, s.tenant, s.queue, s.node, s.paused, s.max_running, s.rate_count, s.rate_length, s.key_max_running, s.key_rate_count,
+  s.key_rate_length
 
 -- name: count_stopped
 SELECT j.kind, j.tenant, j.queue, j.node, COUNT(*) FROM jobs j
-WHERE j.state IN ('failed', 'cancelled') AND (CAST(:tenant AS TEXT) IS NULL OR j.tenant = :tenant) AND j.topic = :topic
+WHERE j.state IN ('failed', 'cancelled') AND j.topic = :topic
 GROUP BY j.kind, j.tenant, j.queue, j.node;
 
 -- name: due_queues
@@ -97,34 +96,36 @@ SELECT
   (SELECT s.paused FROM queue_settings s WHERE {same s :}),
   :now;
 
--- With what is there for single nodes.
+-- Queued jobs by priority, in the order of their index; then the running ones.
 -- name: count_queues
-SELECT c.kind, c.tenant, c.queue, SUM(c.ready), SUM(c.queued - c.ready), SUM(c.running), MIN(c.ready_at)
-FROM (
-  SELECT j.kind, j.tenant, j.queue, CASE WHEN j.run_at <= :now THEN 1 ELSE 0 END AS ready, 1 AS queued, 0 AS running,
-         CASE WHEN j.run_at <= :now THEN j.run_at END AS ready_at
-  FROM jobs j WHERE j.state = 'queued'
-  UNION ALL
-  SELECT j.kind, j.tenant, j.queue, 0, 0, 1, NULL FROM jobs j WHERE j.state = 'running'
-) c
-WHERE (CAST(:kind AS TEXT) IS NULL OR c.kind = :kind) AND (CAST(:tenant AS TEXT) IS NULL OR c.tenant = :tenant)
-GROUP BY c.kind, c.tenant, c.queue
-ORDER BY c.kind, c.tenant, c.queue;
+SELECT j.kind, j.tenant, j.queue, j.priority, SUM(CASE WHEN j.run_at <= :now THEN 1 ELSE 0 END),
+       SUM(CASE WHEN j.run_at <= :now THEN 0 ELSE 1 END), 0, MIN(CASE WHEN j.run_at <= :now THEN j.run_at END)
+FROM jobs j WHERE j.state = 'queued'
+GROUP BY j.kind, j.tenant, j.queue, j.node, j.priority
+UNION ALL
+SELECT j.kind, j.tenant, j.queue, 0, 0, 0, COUNT(*), NULL
+FROM jobs j WHERE j.state = 'running'
+GROUP BY j.kind, j.tenant, j.queue
+ORDER BY 1, 2, 3;
 
 -- name: count_topics
 SELECT j.tenant, j.kind, j.topic, COUNT(*) FROM jobs j WHERE j.state = 'running' GROUP BY j.tenant, j.kind, j.topic;
 
 -- name: list_queue_settings
-SELECT s.kind, s.tenant, s.queue, s.node, s.paused, s.max_running FROM queue_settings s
+SELECT {part settings} FROM queue_settings s
 ORDER BY s.kind, s.tenant, s.queue, s.node;
 
 -- name: set_queue
-INSERT INTO queue_settings (kind, tenant, queue, node, paused, max_running)
-VALUES (:kind, :tenant, :queue, :node, :paused, :max_running)
-ON CONFLICT (kind, tenant, queue, node) DO UPDATE SET paused = excluded.paused, max_running = excluded.max_running;
+INSERT INTO queue_settings (kind, tenant, queue, node, paused, max_running, rate_count, rate_length, key_max_running, key_rate_count,
+                            key_rate_length)
+VALUES (:kind, :tenant, :queue, :node, :paused, :max_running, :rate_count, :rate_length, :key_max_running, :key_rate_count,
+        :key_rate_length)
+ON CONFLICT (kind, tenant, queue, node) DO UPDATE
+SET paused = excluded.paused, max_running = excluded.max_running, rate_count = excluded.rate_count, rate_length = excluded.rate_length,
+    key_max_running = excluded.key_max_running, key_rate_count = excluded.key_rate_count, key_rate_length = excluded.key_rate_length;
 
 -- name: unset_queue
 DELETE FROM queue_settings WHERE {same queue_settings :};
 
 -- name: queue_settings
-SELECT s.paused, s.max_running FROM queue_settings s WHERE {same s :};
+SELECT {part settings} FROM queue_settings s WHERE {same s :};

@@ -5,10 +5,10 @@
 -- name: insert_job
 INSERT INTO jobs (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
                   lease, waiting_for, idempotency_key, fingerprint, traceparent, tracestate, reports, metadata,
-                  deadline_at, unique_key, keep, seq, created_at, updated_at)
+                  deadline_at, unique_key, keep, flow, step, limit_key, seq, created_at, updated_at)
 VALUES (:id, :kind, :tenant, :queue, :node, 'queued', '', 'queued', '', 1, :priority, :run_at, 0, :max_attempts,
-        0, '', :idempotency_key, :fingerprint, :traceparent, :tracestate, :reports, :metadata,
-        :deadline_at, :unique_key, :keep, 1, :now, :now)
+        0, :waiting_for, :idempotency_key, :fingerprint, :traceparent, :tracestate, :reports, :metadata,
+        :deadline_at, :unique_key, :keep, :flow, :step, :limit_key, 1, :now, :now)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_payload
@@ -40,6 +40,10 @@ SELECT j.id FROM jobs j
 WHERE {same j :} AND j.unique_key = :unique_key
   AND j.state IN ('queued', 'running');
 
+-- Differs because SQLite would choose the index of all jobs of the tenant.
+-- name: list_stopped_jobs
+SELECT {job j} FROM jobs j INDEXED BY jobs_stopped WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant};
+
 -- The priorities of a queue that have something due: one seek for each from the highest to the lowest that is queued, and one
 -- alone where nothing is.
 -- name: due_priorities
@@ -55,8 +59,32 @@ WHERE j.state = 'queued' AND {same j :} AND j.priority = :priority AND j.run_at 
 ORDER BY j.run_at, j.id
 LIMIT :limit;
 
--- name: count_running
-SELECT COUNT(*) FROM jobs j WHERE j.state = 'running' AND {same j :};
+-- name: jobs_of_keys
+SELECT k.value, j.priority, j.run_at, j.id
+FROM {each keys as k}
+CROSS JOIN (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
+CROSS JOIN jobs j
+WHERE j.id IN (
+  SELECT i.id FROM jobs i
+  WHERE i.state = 'queued' AND i.limit_key <> '' AND {same i :} AND i.limit_key = k.value AND i.priority = p.column1 AND i.run_at <= :now
+  ORDER BY i.run_at, i.id
+  LIMIT :each);
+
+-- name: keyless_jobs
+SELECT j.priority, j.run_at, j.id
+FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
+CROSS JOIN jobs j
+WHERE j.id IN (
+  SELECT f.id FROM (
+    SELECT i.id, i.limit_key FROM jobs i
+    WHERE i.state = 'queued' AND {same i :} AND i.priority = p.column1 AND i.run_at <= :now
+    ORDER BY i.run_at, i.id
+    LIMIT :most) f
+  WHERE f.limit_key = ''
+  LIMIT :each);
+
+-- name: add_start
+INSERT INTO limit_starts (kind, tenant, queue, node, limit_key, at) VALUES (:kind, :tenant, :queue, :node, :limit_key, :at);
 
 -- In the order of the list. The writer reads on only while it has room for what it gets.
 -- name: claimable_jobs
@@ -95,13 +123,13 @@ WHERE id = :job_id AND INSTR(:source, state) > 0
   AND (:seen_stage IS NULL OR stage = :seen_stage)
   AND (:lease_until IS NULL OR lease_until = :lease_until)
   AND (:deadline_at IS NULL OR deadline_at = :deadline_at)
-  AND (NOT :reset OR unique_key IS NULL OR NOT EXISTS (
+  AND (NOT :reset OR (flow IS NULL AND steps_left IS NULL AND (unique_key IS NULL OR NOT EXISTS (
     SELECT 1 FROM jobs o
     WHERE {same o jobs} AND o.unique_key = jobs.unique_key
-      AND o.state IN ('queued', 'running')));
+      AND o.state IN ('queued', 'running')))));
 
 -- name: changed_job
-SELECT j.kind, j.tenant, j.queue, j.node, j.attempt, j.seq, j.run_at, j.created_at, j.topic, j.previous, j.topic_seq, j.reports
+SELECT j.kind, j.tenant, j.queue, j.node, j.attempt, j.seq, j.run_at, j.created_at, j.topic, j.previous, j.topic_seq, j.reports, j.flow, j.step
 FROM jobs j WHERE j.id = :job_id;
 
 -- name: beat_job

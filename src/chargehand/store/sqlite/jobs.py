@@ -1,20 +1,37 @@
 """Jobs in SQLite: submit, claim, change, beat and note, each for all operations of its kind in a group."""
 
 import sys
+from collections.abc import Collection
 from contextlib import closing
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import apsw
 import msgspec
 from msgspec.structs import replace
 
 from chargehand.engine.announce import NewDelivery, announce, encode_reports
-from chargehand.engine.job import FINAL, LEASE_RANDOM_BITS, SECOND, Job, NewJob, State, topic_of, visible
+from chargehand.engine.flow import STEPS
+from chargehand.engine.job import (
+    FINAL,
+    LEASE_RANDOM_BITS,
+    NEVER,
+    SECOND,
+    Job,
+    NewJob,
+    QueueSettings,
+    State,
+    topic_of,
+    visible,
+)
 from chargehand.engine.moves import TABLE, Attempt, Beat, Change, Lease, Move, Moved, Note, Submitted
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
+from chargehand.store import flows, limits
+from chargehand.store.flows import Ended, Following, Wave, outcome_of
 from chargehand.store.operations import GROUP_BYTES, Answer
 from chargehand.store.queries import columns
+from chargehand.store.shared import settings_from
 from chargehand.store.sqlite.session import LARGE, Row, Session
 
 # What a move writes, whoever makes it.
@@ -38,14 +55,14 @@ def submit(db: Session, jobs: list[NewJob]) -> list[Answer]:
     deliveries: list[NewDelivery] = []
     answers: list[Answer] = []
     for job in jobs:
-        run_at = max(db.now, job.run_at or 0) + int(job.delay_seconds * SECOND)
+        run_at = NEVER if job.waits else max(db.now, job.run_at or 0) + int(job.delay_seconds * SECOND)
         deadline_at = None if job.deadline_seconds is None else db.now + int(job.deadline_seconds * SECOND)
         reports = encode_reports(job.reports)
         # In the order of the statement's parameters.
         row = (
-            job.id, job.queue.kind, job.queue.tenant, job.queue.name, job.queue.node, job.priority, run_at, job.max_attempts, job.idempotency_key,
-            job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, deadline_at,
-            job.unique_key, None if job.keep_seconds is None else int(job.keep_seconds * SECOND), db.now,
+            job.id, job.queue.kind, job.queue.tenant, job.queue.name, job.queue.node, job.priority, run_at, job.max_attempts,
+            STEPS if job.waits else "", job.idempotency_key, job.fingerprint, job.traceparent, job.tracestate, reports, job.metadata, deadline_at,
+            job.unique_key, None if job.keep_seconds is None else int(job.keep_seconds * SECOND), job.flow, job.step, job.limit_key, db.now,
         )  # fmt: skip
         if job.idempotency_key is None and job.unique_key is None:
             rows.append(row)
@@ -101,9 +118,10 @@ def claim(db: Session, claims: list[Claim]) -> list[Answer]:
     spare = GROUP_BYTES
     for queues, places in together.items():
         rows: list[Row] = []
-        with closing(_picked(db, queues, sum([claims[i].limit for i in places]))) as picked:
+        picked = _pick(db, queues, sum([claims[i].limit for i in places]))
+        with closing(_rows_of(db, picked.ids)) as found:
             for place in places:
-                jobs = _grant(db, claims[place], picked, spare)
+                jobs = _grant(db, claims[place], found, spare)
                 told: list[NewDelivery] = []
                 for job in jobs:
                     spare -= len(job.payload)
@@ -112,14 +130,22 @@ def claim(db: Session, claims: list[Claim]) -> list[Answer]:
                     if job.stage and job.reports:
                         told += announce(db.new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
                 deliveries += told
-                answers[place] = Claimed(tuple(jobs), tuple([d.endpoint_id for d in told]))
+                answers[place] = Claimed(tuple(jobs), tuple([d.endpoint_id for d in told]), picked.later_at)
+                for settings in picked.limited:
+                    _remember_starts(db, settings, jobs)
         db.many("claim_job", rows)  # before others look into the same queues
     db.many("insert_event", events)
     db.deliver(deliveries)
     return answers
 
 
-def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> list[str]:
+class _Picked(NamedTuple):
+    ids: list[str]
+    limited: list[QueueSettings]  # of the queues that have limits
+    later_at: int | None
+
+
+def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _Picked:
     levels: dict[int, list[Queue]] = {}  # priority -> the queues where something of it is due
     due_priorities = db.queries["due_priorities"].sql
     for queue in dict.fromkeys(queues):
@@ -128,43 +154,72 @@ def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> list[str]:
         for (priority,) in db.connection.execute(due_priorities, values):
             levels.setdefault(priority, []).append(queue)
     picked: list[str] = []
-    room: dict[Queue, int] = {}
+    rooms: dict[Queue, _Room] = {}
     for priority in sorted(levels, reverse=True):
         candidates: list[tuple[int, str, Queue]] = []
         for queue in levels[priority]:
-            if queue not in room:
-                room[queue] = _room(db, queue)
-            want = min(limit - len(picked), room[queue])
+            if queue not in rooms:
+                rooms[queue] = _room(db, queue, limit)
+            want = min(limit - len(picked), rooms[queue].count)
             if want > 0:
-                due = db.all("due_jobs", **columns(queue), priority=priority, now=db.now, limit=want)
-                candidates += [(run_at, job_id, queue) for run_at, job_id in due]
+                candidates += _due(db, queue, rooms[queue], priority, want)
         if len(levels[priority]) > 1:
             candidates.sort()
         for _, job_id, queue in candidates[: limit - len(picked)]:
-            room[queue] -= 1
+            rooms[queue].count -= 1
             picked.append(job_id)
         if len(picked) == limit:
             break
-    return picked
+    later = min((room.later_at for room in rooms.values() if room.later_at is not None), default=None)
+    return _Picked(picked, [room.settings for room in rooms.values() if room.settings is not None], later)
 
 
-def _room(db: Session, queue: Queue) -> int:
-    settings = db.one("queue_settings", **columns(queue))
-    if settings is None:
-        return sys.maxsize
-    paused, max_running = settings
-    if paused:
-        return 0
-    if max_running is None:
-        return sys.maxsize
-    [(running,)] = db.all("count_running", **columns(queue))
-    return max(0, int(max_running) - int(running))
+@dataclass(slots=True)
+class _Room:
+    """How many more jobs a queue may start, and which, where its keys decide that."""
+
+    count: int = sys.maxsize
+    settings: QueueSettings | None = None
+    later_at: int | None = None
+    found: list[limits.Found] | None = None
 
 
-def _picked(db: Session, queues: tuple[Queue, ...], limit: int) -> apsw.Cursor:
-    """Return a cursor over the rows of due jobs, each read when it is asked for."""
+def _room(db: Session, queue: Queue, want: int) -> _Room:
+    row = db.one("queue_settings", **columns(queue))
+    if row is None:
+        return _Room()
+    settings = settings_from(row)
+    if settings.paused:
+        return _Room(0)
+    room = _Room(settings=settings)
+    if settings.max_running is not None:
+        [(running,)] = db.all("running_in", **columns(queue))
+        room.count = max(0, settings.max_running - int(running))
+    room.count, room.later_at = db.run(limits.rate_room(queue, settings.limits.rate, room.count))
+    if settings.limits.by_key and room.count:
+        room.found, later_at = db.run(limits.offer(settings, min(want, room.count)))
+        room.later_at = later_at if room.later_at is None else room.later_at
+    return room
+
+
+def _due(db: Session, queue: Queue, room: _Room, priority: int, want: int) -> list[tuple[int, str, Queue]]:
+    if room.found is not None:
+        return [(each.run_at, each.job_id, queue) for each in room.found if each.priority == priority]
+    due = db.all("due_jobs", **columns(queue), priority=priority, now=db.now, limit=want)
+    return [(run_at, job_id, queue) for run_at, job_id in due]
+
+
+def _remember_starts(db: Session, settings: QueueSettings, jobs: list[Job]) -> None:
+    starts = [tuple(row.values()) for row in limits.started(settings, jobs)]
+    if starts:
+        db.one("drop_starts", **columns(settings.queue), length=int(settings.window * SECOND), now=db.now)
+        db.many("add_start", starts)
+
+
+def _rows_of(db: Session, ids: list[str]) -> apsw.Cursor:
+    """Return a cursor over the rows of these jobs, each read when it is asked for."""
     query = db.queries["claimable_jobs"]
-    return db.connection.execute(query.sql, query.bind(ids=_pick(db, queues, limit)))
+    return db.connection.execute(query.sql, query.bind(ids=ids))
 
 
 def _grant(db: Session, claim: Claim, picked: apsw.Cursor, spare: int) -> list[Job]:
@@ -214,10 +269,31 @@ def _claimed_event_row(db: Session, job: Job) -> Row:
 
 
 def change(db: Session, changes: list[Change]) -> list[Answer]:
+    ended: list[Ended] = []
+    answers = change_into(db, changes, ended)
+    return list(follow(db, ended).join(answers)) if ended else list(answers)
+
+
+def follow(db: Session, ended: list[Ended]) -> Following:
+    """Do what follows in the flows whose steps have ended."""
+    following = Following(ended)
+    while ended:
+        wave: Wave = db.run(flows.follow(ended))
+        following.note(wave.released)
+        ended = []
+        asked = [*wave.skips, *wave.ends]
+        answers = change_into(db, [change for _, change in asked], ended, {skip.guard.job_id for _, skip in wave.skips})
+        following.note((flow, moved) for (flow, _), moved in zip(asked, answers, strict=True) if moved is not None)
+    return following
+
+
+def change_into(
+    db: Session, changes: list[Change], ended: list[Ended], skipped: Collection[str] = ()
+) -> list[Moved | None]:
     events: list[Row] = []
     results: list[tuple[str, bytes]] = []
     deliveries: list[NewDelivery] = []
-    answers: list[Answer] = []
+    answers: list[Moved | None] = []
     for change in changes:
         job_id = change.guard.job_id
         if not _move(db, change):
@@ -225,7 +301,11 @@ def change(db: Session, changes: list[Change]) -> list[Answer]:
             continue
         move = Move.by_name[change.move]
         [row] = db.all("changed_job", job_id=job_id)
-        kind, tenant, name, node, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports = row
+        kind, tenant, name, node, attempt, seq, run_at, created_at, topic, previous, topic_seq, reports, flow, step = (
+            row
+        )
+        if flow is not None and move.to in FINAL:
+            ended.append(Ended(flow, step, job_id, outcome_of(change, skipped)))
         changed = topic_seq == seq
         if change.payload is not None:
             db.put_blob("put_payload", "payload", job_id, change.payload)

@@ -5,6 +5,7 @@ its socket: when the server is gone it finishes the commit it is in and ends.
 """
 
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -103,6 +104,7 @@ def main() -> None:
     with socket.socket(fileno=descriptor) as connection:
         writer, hello = start(path, max_bytes)
         connection.sendall(frame(hello, encoder))
+        gc.freeze()  # at its end the interpreter looks at all objects, several times: not at those that are there now
         while writer is not None and (reply := answer(writer, connection, decoder)) is not None:
             try:
                 connection.sendall(frame(reply, encoder))

@@ -1,6 +1,7 @@
 """The connection that writes to SQLite, and what belongs to the group that is being committed."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import apsw
@@ -9,7 +10,7 @@ from chargehand.engine.announce import NewDelivery
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.ids import UlidMaker
 from chargehand.store.queries import load_queries
-from chargehand.store.steps import Steps
+from chargehand.store.steps import Asking, T
 
 Row = tuple[Any, ...]
 LARGE = 1 << 20
@@ -42,6 +43,16 @@ class Session:
     def transaction(self) -> "Transaction":
         return Transaction(self.connection)
 
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """What is written inside is undone by an error; the rest of the transaction is not."""
+        try:
+            with self.connection:
+                yield
+        except BaseException:
+            self.endpoints.clear()  # what was undone may be among them
+            raise
+
     def one(self, query_name: str, /, **values: Any) -> Row | None:
         query = self.queries[query_name]
         rows = self.connection.execute(query.sql, query.in_order(values)).fetchall()
@@ -61,14 +72,14 @@ class Session:
         if rows:
             self.connection.executemany(self.queries[name].sql, rows)
 
-    def run(self, steps: Steps) -> Any:
+    def run(self, steps: Asking[T]) -> T:
         """Run the statements of an operation that both databases apply alike; return its answer."""
         try:
             name, values = next(steps)
             while True:
                 name, values = steps.send(self.all(name, **values, now=self.now))
         except StopIteration as ended:
-            return ended.value
+            return cast(T, ended.value)
 
     def put_blob(self, query_name: str, column: str, job_id: str, data: bytes) -> None:
         """As one value SQLite would copy it twice, to bind it and to build the row; so a large one goes in by pieces."""

@@ -29,7 +29,7 @@ from chargehand.errors import (
 )
 from chargehand.store.group import Group, bad_operation
 from chargehand.store.operations import Answer, AnyOperation, Ping, Rejected
-from chargehand.store.queries import load_queries
+from chargehand.store.queries import Schema, load_queries
 from chargehand.store.shared import Row, SharedStore
 from chargehand.store.sqlite.process import LENGTH, UNREADABLE, frame
 from chargehand.store.sqlite.session import plan_once
@@ -203,15 +203,15 @@ class SqliteStore(SharedStore):
         return self._clock()
 
     async def check(self) -> None:
-        """Check that the writer answers, by an operation that does nothing, and that the schema is current."""
+        """Check that the writer answers, by an operation that does nothing, and that the schema is not too new."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 await self._group.put(Ping())
         except TimeoutError:
             raise StoreUnavailable(f"SQLite: the writer did not answer within {CHECK_SECONDS:g} s") from None
-        rows = await self._point("schema_version")
-        if rows[0][0] != self.schema_version:
-            raise StoreTooNew(f"SQLite: schema version {rows[0][0]}, expected {self.schema_version}")
+        [row] = await self._point("schema")
+        if refusal := Schema(*row).refusal(self.schema_version):
+            raise _error("store.too_new", refusal)
 
     async def ended(self) -> str:
         while self._process.poll() is None or self._closing:  # noqa: ASYNC110 - a process has no event to wait for

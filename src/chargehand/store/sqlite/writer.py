@@ -8,13 +8,14 @@ import apsw
 import msgspec
 
 from chargehand.engine.delivery import Settle, Take
+from chargehand.engine.flow import CancelFlow, NewFlow, RetryFlow
 from chargehand.engine.job import NewJob, SetQueue
 from chargehand.engine.moves import Beat, Change, Note, Prune
 from chargehand.engine.store import Claim
 from chargehand.store import steps
 from chargehand.store.operations import Answer, AnyOperation, Rejected
-from chargehand.store.queries import load_migrations
-from chargehand.store.sqlite import jobs, outbox
+from chargehand.store.queries import Migration, Schema, load_migrations
+from chargehand.store.sqlite import flows, jobs, outbox
 from chargehand.store.sqlite.session import Session
 
 
@@ -76,13 +77,22 @@ class Writer:
             )
             [(version,)] = db.all("schema_version")
             if version > newest:
-                raise TooNew(f"the database is at schema version {version}; this version knows up to {newest}")
+                self._refuse_newer(newest)
             for migration in migrations:
                 if migration.version > version:
-                    for statement in migration.statements:
-                        db.connection.execute(statement)
-                    db.one("record_migration", version=migration.version, name=migration.name, now=now())
+                    self._apply(migration)
         return newest
+
+    def _refuse_newer(self, known: int) -> None:
+        [row] = self._session.all("schema")
+        if refusal := Schema(*row).refusal(known):
+            raise TooNew(refusal)
+
+    def _apply(self, migration: Migration) -> None:
+        for statement in migration.statements:
+            self._session.connection.execute(statement)
+        version, name, oldest, _ = migration
+        self._session.one(migration.record, version=version, name=name, oldest=oldest, now=now())
 
     def recover(self) -> None:
         with self._session.transaction():
@@ -141,9 +151,12 @@ def _prune(db: Session, operations: list[Prune]) -> list[Answer]:
 # In this order a job submitted in a group can be claimed in the same one.
 APPLIERS: dict[type, Callable[[Session, list[Any]], list[Answer]]] = {
     NewJob: jobs.submit,
+    NewFlow: flows.submit,
     Change: jobs.change,
     Beat: jobs.beat,
     Note: jobs.note,
+    CancelFlow: flows.cancel,
+    RetryFlow: flows.retry,
     SetQueue: _apply_shared,
     Claim: jobs.claim,
     Settle: outbox.settle,

@@ -7,6 +7,7 @@ serves only callers that send the key as a Bearer token.
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -58,13 +59,16 @@ async def serve(models: list[Model], options: argparse.Namespace) -> None:
     await site.start()
     try:
         host, port = runner.addresses[0][:2]
+        end = hear_the_end()  # before anybody knows that we are there
         print(json.dumps({"url": f"http://{host}:{port}", "models": [model.name for model in models]}), flush=True)
-        await wait_for_end()
+        gc.freeze()  # at its end the interpreter looks at all objects, several times: not at those that are there now
+        await end.wait()
     finally:
         await runner.cleanup()
 
 
-async def wait_for_end() -> None:
+def hear_the_end() -> asyncio.Event:
+    """Return what is set when the process is told to end, or its parent is gone."""
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,7 +80,7 @@ async def wait_for_end() -> None:
         loop.call_soon_threadsafe(end.set)
 
     threading.Thread(target=wait_for_parent, daemon=True).start()
-    await end.wait()
+    return end
 
 
 if __name__ == "__main__":

@@ -1,0 +1,80 @@
+"""How many jobs there are of what, counted once for all who show it.
+
+To count a million jobs takes a moment. So a large count is kept for a while, for the longer the larger it is, and says when it was
+taken; a small one is taken anew for everybody who asks.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Generic, TypeVar
+
+import msgspec
+
+from chargehand.engine.job import QueueCount
+from chargehand.engine.queue import Queue
+from chargehand.engine.reads import JobReads, TopicCount
+
+SMALL = 10_000  # up to so many are counted anew each time
+IN_A_SECOND = (
+    100_000  # a count is kept for a second for each of these, so counting takes a few percent of one core at most
+)
+
+A = TypeVar("A")
+
+
+class Kept(Generic[A]):
+    """A count and how long it is kept. Who asks while it is being taken waits for that."""
+
+    def __init__(
+        self, count: Callable[[], Awaitable[A]], size: Callable[[A], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._count = count
+        self._size = size
+        self._clock = clock
+        self._counting = asyncio.Lock()
+        self._until = float("-inf")
+        self._counted: A
+
+    async def get(self) -> A:
+        async with self._counting:
+            if self._clock() >= self._until:
+                self._counted = await self._count()
+                size = self._size(self._counted)
+                self._until = self._clock() + (size / IN_A_SECOND if size > SMALL else 0.0)
+            return self._counted
+
+
+class LiveCount(msgspec.Struct, frozen=True):
+    queues: list[QueueCount]
+    topics: list[TopicCount]
+    at: int  # when this was so, by the store's clock
+
+    def of(self, queue: Queue) -> QueueCount | None:
+        return next((count for count in self.queues if count.queue == queue), None)
+
+
+class Counts:
+    def __init__(self, jobs: JobReads) -> None:
+        self._jobs = jobs
+        self._live = Kept(self._count_live, _live_jobs)
+        self._stopped: dict[str, Kept[Mapping[Queue, int]]] = {}
+
+    async def live(self) -> LiveCount:
+        """Count what is queued and what runs."""
+        return await self._live.get()
+
+    async def stopped(self, topic: str) -> Mapping[Queue, int]:
+        """Count failed or cancelled jobs, by what their callers see."""
+        if topic not in self._stopped:
+            self._stopped[topic] = Kept(partial(self._jobs.count_stopped, topic), lambda counts: sum(counts.values()))
+        return await self._stopped[topic].get()
+
+    async def _count_live(self) -> LiveCount:
+        at = await self._jobs.now()
+        return LiveCount(await self._jobs.count_queues(), await self._jobs.count_topics(), at)
+
+
+def _live_jobs(counted: LiveCount) -> int:
+    return sum(count.ready + count.delayed + count.running for count in counted.queues)

@@ -1,0 +1,170 @@
+"""Limits of a queue, decided in the transaction of the claim: what it may start now, and which keys have the next turns.
+
+Generators of statements, as in `steps.py`, since both databases do this alike. On PostgreSQL the row of the queue's settings is
+locked meanwhile. A start counts for the length of the rate, in every window of that length: no clock divides time into windows.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from chargehand.engine.job import SECOND, Job, QueueSettings, Rate
+from chargehand.engine.queue import Queue
+from chargehand.store.queries import columns
+from chargehand.store.steps import Asking
+
+KEYS_AT_ONCE = 16  # whose limits the first statement reads; each further one reads twice as many
+MOST_KEYS = 4096  # that a claim looks at, or a few more; the next one goes on behind them
+KEYLESS = 1000  # jobs at the front of the queue among which those without a key are looked for
+
+
+class Found(NamedTuple):
+    """A job that may be claimed."""
+
+    priority: int
+    run_at: int
+    job_id: str
+
+
+class Room(NamedTuple):
+    """How many jobs may start now, and when that changes although none ends."""
+
+    free: int
+    later_at: int | None = None
+
+
+class Offer(NamedTuple):
+    found: list[Found]
+    later_at: int | None
+
+
+class _Key(NamedTuple):
+    name: str
+    room: Room
+
+
+def rate_room(queue: Queue, rate: Rate | None, room: int) -> Asking[Room]:
+    """Return how much of a room the queue's rate leaves."""
+    if rate is None or not room:
+        return Room(room)
+    [(started, first_at)] = yield "recent_starts", columns(queue) | _window(rate)
+    return _left(rate, room, int(started), first_at)
+
+
+def offer(settings: QueueSettings, want: int) -> Asking[Offer]:
+    """Find jobs of a queue whose keys are limited: the keys take turns, and within one it goes by priority, then age."""
+    queue = settings.queue
+    [(turn,)] = yield "last_turn", columns(queue)
+    found: list[list[tuple[str, Found]]] = []  # for each key that may start something, in the order of their turns
+    later: int | None = None
+    after, last, looked, wrapped, at_once = turn, "", 0, False, KEYS_AT_ONCE
+    while sum(map(len, found)) < want and looked < MOST_KEYS:
+        rows = yield "ready_keys", columns(queue) | _asked(settings, after, last, at_once)
+        looked += len(rows)
+        keys = [_key(settings, row) for row in rows]
+        later = _sooner(later, *(key.room.later_at for key in keys))
+        found += yield from _jobs_of(queue, [key for key in keys if key.room.free], want)
+        if len(rows) == at_once:
+            after, at_once = rows[-1][0], at_once * 2
+        elif wrapped:
+            break
+        else:  # behind the last key come the jobs without one, then the first key
+            found += yield from _keyless(queue, want)
+            if not turn:
+                break
+            after, last, wrapped = "", turn, True
+    dealt = _deal(found, want)
+    if looked >= MOST_KEYS and not dealt:
+        yield "set_turn", columns(queue) | {"turn": after}
+        return Offer([], 0)
+    if dealt:
+        yield "set_turn", columns(queue) | {"turn": dealt[-1][0]}
+    return Offer([each for _, each in dealt], later)
+
+
+def started(settings: QueueSettings, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
+    """Return the rows that remember the starts of these jobs, if a rate counts them."""
+    if settings.window:
+        for job in jobs:
+            if job.queue == settings.queue:
+                yield columns(job.queue) | {"limit_key": job.limit_key, "at": job.updated_at}
+
+
+def holding(settings: QueueSettings, key: str) -> Asking[str]:
+    """Say which limit a due job of this queue and key waits for; nothing if it is none."""
+    queue, limits = settings.queue, settings.limits
+    if settings.paused:
+        return "queue paused"
+    if settings.max_running is not None:
+        [(running,)] = yield "running_in", columns(queue)
+        if running >= settings.max_running:
+            return f"limit: {settings.max_running} of this queue at once"
+    if limits.rate is not None and not (yield from rate_room(queue, limits.rate, 1)).free:
+        return f"limit: {limits.rate} of this queue"
+    if not (key and limits.by_key):
+        return ""
+    [row] = yield "state_of_key", columns(queue) | _asked(settings) | {"limit_key": key}
+    if limits.key_max_running is not None and row[1] >= limits.key_max_running:
+        return f"limit: {limits.key_max_running} of the key {key} at once"
+    return "" if _key(settings, row).room.free else f"limit: {limits.key_rate} of the key {key}"
+
+
+def _asked(settings: QueueSettings, after: str = "", last: str = "", limit: int = 0) -> dict[str, Any]:
+    limits = settings.limits
+    return {
+        "after": after,
+        "last": last,
+        "limit": limit,
+        "most": limits.key_max_running or 0,
+        **_window(limits.key_rate or Rate(0, 0)),
+    }
+
+
+def _window(rate: Rate) -> dict[str, Any]:
+    return {"count": rate.count, "length": int(rate.seconds * SECOND)}
+
+
+def _key(settings: QueueSettings, row: Sequence[Any]) -> _Key:
+    name, running, started, first_at = row
+    limits = settings.limits
+    room = MOST_KEYS if limits.key_max_running is None else max(0, limits.key_max_running - int(running))
+    return _Key(name, Room(room) if limits.key_rate is None else _left(limits.key_rate, room, int(started), first_at))
+
+
+def _left(rate: Rate, room: int, started: int, first_at: int | None) -> Room:
+    left = max(0, rate.count - started)
+    later_at = first_at + int(rate.seconds * SECOND) if room and not left and first_at is not None else None
+    return Room(min(room, left), later_at)
+
+
+def _sooner(*instants: int | None) -> int | None:
+    return min((at for at in instants if at is not None), default=None)
+
+
+def _jobs_of(queue: Queue, keys: Sequence[_Key], want: int) -> Asking[list[list[tuple[str, Found]]]]:
+    """Find the next jobs of each key: one of each if there are keys enough, unless some have nothing due."""
+    if not keys:
+        return []
+    for each in (1, want) if len(keys) >= want else (want,):
+        rows = yield "jobs_of_keys", columns(queue) | {"keys": [key.name for key in keys], "each": each}
+        found = {key.name: list[tuple[str, Found]]() for key in keys}
+        for name, *job in rows:
+            found[name].append((name, Found(*job)))
+        of_keys = [_in_order(found[key.name])[: key.room.free] for key in keys]
+        if sum(map(len, of_keys)) >= want:
+            break
+    return [each for each in of_keys if each]
+
+
+def _keyless(queue: Queue, want: int) -> Asking[list[list[tuple[str, Found]]]]:
+    rows = yield "keyless_jobs", columns(queue) | {"each": want, "most": KEYLESS}
+    return [_in_order([("", Found(*row)) for row in rows])] if rows else []
+
+
+def _in_order(found: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
+    return sorted(found, key=lambda each: (-each[1].priority, each[1].run_at, each[1].job_id))
+
+
+def _deal(found: Sequence[Sequence[tuple[str, Found]]], want: int) -> list[tuple[str, Found]]:
+    """Take one job of each key in turn until there are as many as wanted."""
+    rounds = max(map(len, found), default=0)
+    return [of_key[number] for number in range(rounds) for of_key in found if number < len(of_key)][:want]
