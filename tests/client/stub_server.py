@@ -46,6 +46,7 @@ class Stub:
         self.left: set[str] = set()  # names of streams that the client closed
         # By the last part of the path: how the next such calls fail, a status, or "drop" to do the work and hang up.
         self.faults: dict[str, list[int | str]] = {}
+        self.takes_repeats = False  # a result that it has already, under the same lease, is answered as the first time
         self.in_flight_peak = 0
         self._news = asyncio.Condition()
         self._runner: web.AppRunner | None = None
@@ -171,6 +172,8 @@ class Stub:
             body = await request.json() if request.body_exists else {}
             if kept is None:
                 return web.json_response({"error": "task not found"}, status=404)
+            if self.takes_repeats and kept.result == body:
+                return web.json_response({"taskId": kept.id, "status": kept.status})
             if problem := self._problem(kept, body):
                 return web.json_response({"error": problem}, status=409)
             told = handler(kept, body)

@@ -49,12 +49,12 @@ def calls(part: object) -> dict[str, inspect.Signature]:
     }
 
 
-@pytest.mark.parametrize("part", ["", "tasks", "engine", "deliveries", "provisioning"])
+@pytest.mark.parametrize("part", ["", "tasks", "schedules", "topics", "engine", "deliveries", "provisioning"])
 def test_both_clients_have_the_same_calls(part: str) -> None:
     blocking, looped = Client(), AsyncClient()
     ours, theirs = (getattr(each, part) if part else each for each in (blocking, looped))
     assert calls(ours) == calls(theirs)
-    assert "wait" in calls(ours) or part == "deliveries"
+    assert "wait" in calls(ours) or part in ("deliveries", "schedules", "topics")
 
 
 def test_type_checkers_know_the_return_types(client: Client) -> None:
@@ -388,4 +388,4 @@ def test_importing_the_client_does_not_import_the_server(tmp_path: Path) -> None
     heavy = {"apsw", "asyncpg", "httptools", "uvloop", "typer", "rich", "structlog", "cryptography", "pytest"}
     assert loaded & heavy == set()
     ours = {name for name in loaded if name.startswith("chargehand.") and not name.startswith("chargehand.client")}
-    assert ours == {"chargehand.webhooks", "chargehand.webhooks.signature"}
+    assert ours == {"chargehand.lifeline", "chargehand.webhooks", "chargehand.webhooks.signature"}

@@ -15,7 +15,7 @@ from aiohttp import web
 from msgspec import inspect
 
 from chargehand.client import AsyncClient, ClientError, NewTask, TaskArtifact, Wish
-from chargehand.client.types import deliveries, engine, inference, provisioning, tasks
+from chargehand.client.types import deliveries, engine, flows, inference, provisioning, schedules, tasks
 from chargehand.http.route import Route
 from tests.api.serving import on_sqlite, serving
 
@@ -23,7 +23,10 @@ ID = "01K8Z4T5Y6M7QW3RX2B9VN0HCD"
 AT = "2026-01-01T00:00:00Z"
 HOOK = "http://127.0.0.1:9/"
 CONTENT = TaskArtifact("a", HOOK, "YQ==", "text/plain")
-NEW_TASK = NewTask("resize", {}, 1, HOOK, 1, "key", "unique", AT, 1)
+RATE = engine.RateOfStarts(1)
+POLICY = schedules.Policy((0,), 1, "dead", 1, 1, RATE, schedules.KeyPolicy(1, RATE))
+NEW_TASK = NewTask("resize", {}, 1, HOOK, 1, "key", "unique", AT, 1, {"a": 1}, "k")
+NEW_STEP = flows.NewStep("a", "engine", {"queue": "q", "payload": {}}, (flows.After("b", "failed"),), "any")
 NEW_RESULT = tasks.NewResult("COMPLETED", {}, "e", (CONTENT,), 1)
 
 Made = Awaitable[object] | AsyncGenerator[object, None] | AbstractAsyncContextManager[object]
@@ -61,7 +64,7 @@ CALLS = {
     "engine.submit": Call(
         lambda c: c.engine.submit(
             "q", {}, webhook=engine.Webhook(HOOK, ("queued",)), priority=1, max_attempts=1, run_at=AT, delay_seconds=1,
-            deadline_seconds=1, metadata={"a": 1},
+            deadline_seconds=1, metadata={"a": 1}, limit_key="k",
         ),
         engine.SubmittedJob,
     ),
@@ -82,8 +85,19 @@ CALLS = {
     "engine.retry": Call(lambda c: c.engine.retry(ID, 1, "e", failed_step="s", delay_seconds=1), engine.MovedJob),
     "engine.park": Call(lambda c: c.engine.park(ID, 1, "w", delay_seconds=1), engine.MovedJob),
     "engine.fail": Call(lambda c: c.engine.fail(ID, 1, "e", failed_step="s"), engine.MovedJob),
-    "engine.queues": Call(lambda c: c.engine.queues(), {"queues": list[engine.QueueStatus]}),
-    "engine.set_queue": Call(lambda c: c.engine.set_queue("q", paused=True, max_running=1), engine.QueueStatus),
+    "engine.queues": Call(lambda c: c.engine.queues(), {"queues": list[engine.QueueStatus], "as_of": str}),
+    "engine.set_queue": Call(lambda c: c.engine.set_queue("q", paused=True, max_running=1, rate=RATE, key_max_running=1, key_rate=RATE), engine.QueueStatus),
+    "flows.submit": Call(
+        lambda c: c.flows.submit([NEW_STEP], name="n", webhook=HOOK, metadata={"a": 1}), engine.SubmittedJob
+    ),
+    "flows.get": Call(lambda c: c.flows.get(ID), flows.Flow),
+    "flows.steps": Call(lambda c: c.flows.steps(ID), flows.Flow),
+    "flows.find": Call(lambda c: c.flows.find(state="failed", name="n"), {"jobs": list[flows.ListedFlow], "next": str | None}),
+    "flows.wait": Call(lambda c: c.flows.wait(ID), flows.Flow),
+    "flows.events": Call(lambda c: c.flows.events(ID), {"events": list[engine.Event]}),
+    "flows.watch": Call(lambda c: c.flows.watch(ID), flows.Flow),
+    "flows.cancel": Call(lambda c: c.flows.cancel(ID), engine.MovedJob),
+    "flows.retry": Call(lambda c: c.flows.retry(ID, "step"), engine.MovedJob),
     "deliveries.find": Call(
         lambda c: c.deliveries.find(state="dead", job=ID, endpoint="ep_1"), {"deliveries": list[deliveries.Delivery], "next": str | None}
     ),
@@ -96,7 +110,8 @@ CALLS = {
     "deliveries.resume": Call(lambda c: c.deliveries.resume("ep_1"), deliveries.Endpoint),
     "tasks.create": Call(
         lambda c: c.tasks.create(
-            "resize", {}, priority=1, webhook=HOOK, max_attempts=1, unique_key="u", run_at=AT, delay_seconds=1
+            "resize", {}, priority=1, webhook=HOOK, max_attempts=1, unique_key="u", run_at=AT, delay_seconds=1,
+            metadata={"a": 1}, limit_key="k",
         ),
         tasks.Task,
     ),
@@ -130,6 +145,22 @@ CALLS = {
     ),
     "tasks.renew": Call(lambda c: c.tasks.renew("sub-1", 9), tasks.WorkerSubscription),
     "tasks.unsubscribe": Call(lambda c: c.tasks.unsubscribe("sub-1")),
+    "schedules.put": Call(
+        lambda c: c.schedules.put(
+            "nightly", "@daily", "resize", {}, timezone="UTC", priority=1, webhook=HOOK, max_attempts=1
+        ),
+        schedules.Schedule,
+    ),
+    "schedules.get": Call(lambda c: c.schedules.get("nightly"), schedules.Schedule),
+    "schedules.find": Call(lambda c: c.schedules.find(), {"schedules": list[schedules.ListedSchedule]}),
+    "schedules.pause": Call(lambda c: c.schedules.pause("nightly"), schedules.Schedule),
+    "schedules.resume": Call(lambda c: c.schedules.resume("nightly"), schedules.Schedule),
+    "schedules.run": Call(lambda c: c.schedules.run("nightly"), tasks.Task),
+    "schedules.remove": Call(lambda c: c.schedules.remove("nightly")),
+    "topics.put": Call(lambda c: c.topics.put("resize", POLICY), schedules.Topic),
+    "topics.get": Call(lambda c: c.topics.get("resize"), schedules.Topic),
+    "topics.find": Call(lambda c: c.topics.find(), {"topics": list[schedules.Topic]}),
+    "topics.remove": Call(lambda c: c.topics.remove("resize")),
     "provisioning.register": Call(
         lambda c: c.provisioning.register(
             "SN-1", HOOK, username="u", password="p", system_uuid="4c4c4544-0042-3510-8052-b4c04f303132", vendor="dell",
@@ -163,6 +194,7 @@ CALLS = {
 # Calls that send a part of what another call of the same route sends, and fields that the client does not offer.
 PARTIAL = {"chat", "tasks.complete", "tasks.fail"}
 NOT_OFFERED = {
+    "schedules.put": {"name"},  # it is in the path
     "submit": {"stream"},  # the server ignores it: a job's answer comes whole
     "tasks.claim_many": {"waitSeconds"},  # only a claim of one task waits
     "tasks.claims": {"waitSeconds"},  # a stream waits as long as it is open

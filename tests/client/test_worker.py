@@ -1,11 +1,9 @@
 """A worker against a small scripted tasks server."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
@@ -18,21 +16,6 @@ from tests.client.running_worker import Log, working
 from tests.client.stub_server import Stub, stub
 
 both_ways = pytest.mark.parametrize("stream", [True, False], ids=["stream", "poll"])
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Stub]:
-    async with stub() as running:
-        yield running
-
-
-@pytest.fixture
-def log() -> Iterator[Log]:
-    handler = Log()
-    logger = logging.getLogger("chargehand.client")
-    logger.addHandler(handler)
-    yield handler
-    logger.removeHandler(handler)
 
 
 # ── done ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,15 +130,18 @@ async def test_attached_files_go_with_the_result(server: Stub, tmp_path: Any) ->
 async def test_results_that_end_together_go_in_batches_and_one_alone_goes_alone(server: Stub) -> None:
     worker = Worker(server.url, concurrency=50)
     gate = asyncio.Event()
+    begun = 0
 
     @worker.task("work")
     async def work(_: Held) -> None:
+        nonlocal begun
+        begun += 1
         await gate.wait()
 
     for _ in range(50):
         server.add("work")
     async with working(worker):
-        await until(lambda: server.counts() == {"IN_PROGRESS": 50})
+        await until(lambda: begun == 50)
         gate.set()
         await until(lambda: server.counts() == {"COMPLETED": 50})
         assert (server.calls["results"], server.calls["result"]) == (1, 0)
@@ -350,6 +336,28 @@ async def test_a_result_whose_answer_was_lost_counts_if_the_server_has_it(server
     async with working(worker):
         await until(lambda: ended)
     assert (task.runs, ended[0].word, server.calls["result"]) == (1, "completed", 2)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["completed", "failed"])
+async def test_a_repeated_result_that_the_server_takes_again_counts_and_nothing_else_is_asked(
+    server: Stub, fails: bool
+) -> None:
+    task = server.add("work")
+    server.takes_repeats = True
+    server.faults["result"] = ["drop"]
+    ended: list[TaskEnded] = []
+    worker = Worker(server.url, watch=ended.append)
+
+    @worker.task("work")
+    async def work(_: Held) -> str:
+        if fails:
+            raise Fail("not a video")
+        return "heard"
+
+    async with working(worker):
+        await until(lambda: ended)
+    assert ended[0].word == ("failed" if fails else "completed")
+    assert (task.runs, server.calls["result"], server.calls[task.id]) == (1, 2, 0)
 
 
 async def test_a_result_that_cannot_be_sent_is_given_up_when_the_lease_is_over(server: Stub) -> None:

@@ -77,8 +77,11 @@ async def test_schemas_of_other_versions_and_clocks_that_were_set_back_are_found
     is_found((await examined(tmp_path))["schema"], "ok", "current")
     is_found((await examined(tmp_path))["clock"], "warning", "in the future")
     with apsw.Connection(str(tmp_path / "chargehand.db")) as db:
-        db.execute("INSERT INTO schema_migrations VALUES (999, 'from the future', 0)")
+        db.execute("INSERT INTO schema_migrations (version, name, applied_at) VALUES (999, 'from the future', 0)")
     is_found((await examined(tmp_path))["schema"], "failed", "version 999; this Chargehand knows up to")
+    with apsw.Connection(str(tmp_path / "chargehand.db")) as db:
+        db.execute("UPDATE schema_migrations SET oldest = 9 WHERE version = 999")
+    is_found((await examined(tmp_path))["schema"], "ok", "and can use it")
     with apsw.Connection(str(tmp_path / "chargehand.db")) as db:
         db.execute("DELETE FROM schema_migrations WHERE version > 3")
     is_found((await examined(tmp_path))["schema"], "warning", "version 3 of")

@@ -1,6 +1,7 @@
 """`chargehand worker` as a process that runs real programs."""
 
 import asyncio
+import base64
 import os
 import signal
 import stat
@@ -68,6 +69,11 @@ def script(folder: Path, text: str) -> str:
 def result_of(task: Any) -> Any:
     assert task.result is not None
     return task.result["result"]
+
+
+def files_of(task: Any) -> dict[str, bytes]:
+    assert task.result is not None
+    return {file["name"]: base64.b64decode(file["contentBase64"]) for file in task.result["artifacts"]}
 
 
 async def test_an_object_on_stdout_is_the_result_and_anything_else_is_text(server: Stub) -> None:
@@ -157,6 +163,66 @@ async def test_a_program_need_not_read_its_payload(server: Stub) -> None:
     assert (task.attempts, result_of(task)) == (1, {"output": ""})
 
 
+async def test_output_that_is_cut_ends_with_a_whole_character(server: Stub, tmp_path: Path) -> None:
+    task = server.add("work", {})
+    text = script(tmp_path, "printf a; head -c 600000 /dev/zero | sed 's/\\x00/\\xc3\\xbc/g'")
+    async with worker(server, text):
+        await until(lambda: task.status == "COMPLETED", 20)
+    result = result_of(task)
+    assert (result["output"], result["note"]) == ("a" + "ü" * 524_287, "cut at 1048576 of 1200001 bytes")
+
+
+async def test_output_that_is_not_text_becomes_a_file_with_every_byte(server: Stub, tmp_path: Path) -> None:
+    task = server.add("work", {})
+    async with worker(server, script(tmp_path, r"printf 'a\377\000\001'")):
+        await until(lambda: task.status == "COMPLETED", 20)
+    assert result_of(task) == {"output_file": "stdout"}
+    assert files_of(task) == {"stdout": b"a\xff\x00\x01"}
+
+
+async def test_binary_output_that_is_too_long_fails_with_what_to_do(server: Stub, tmp_path: Path) -> None:
+    task = server.add("work", {})
+    async with worker(server, script(tmp_path, r"printf '\377'; head -c 9000000 /dev/zero")):
+        await until(lambda: task.status == "FAILED", 20)
+    assert task.error == (
+        "stdout has 9000001 bytes that are not UTF-8, and at most 8388608 can be kept; write to a file in $CHARGEHAND_FILES"
+    )
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, "COMPLETED"), (3, "FAILED")])
+async def test_files_of_a_program_go_with_its_result(server: Stub, tmp_path: Path, code: int, status: str) -> None:
+    task = server.add("work", {})
+    text = f'cd "$CHARGEHAND_FILES"; pwd > "$0.where"; printf one > a.txt; printf "\\377" > "b c.bin"; exit {code}'
+    async with worker(server, "--fail-on", "3", script(tmp_path, text)):
+        await until(lambda: task.status == status, 20)
+    assert files_of(task) == {"a.txt": b"one", "b c.bin": b"\xff"}
+    where = (tmp_path / "script.sh.where").read_text().strip()
+    assert not os.path.exists(where)  # noqa: ASYNC240 - one look
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("mkdir sub", "$CHARGEHAND_FILES: 'sub' is no regular file; directories and links cannot be attached"),
+        ("ln -s /etc/passwd a", "$CHARGEHAND_FILES: 'a' cannot be read: Too many levels of symbolic links"),
+        ("mkfifo pipe", "$CHARGEHAND_FILES: 'pipe' is no regular file; directories and links cannot be attached"),
+        ("touch $(seq 100)", "$CHARGEHAND_FILES has 100 files; at most 99 can go with a result"),
+        (
+            "truncate -s 65M a; touch b",
+            "$CHARGEHAND_FILES: more than 67108864 bytes, at 'a'; at most so many go with a result",
+        ),
+    ],
+    ids=["directory", "link", "pipe", "many", "large"],
+)
+async def test_files_that_cannot_go_with_a_result_fail_the_task_with_a_sentence(
+    server: Stub, tmp_path: Path, text: str, error: str
+) -> None:
+    task = server.add("work", {})
+    async with worker(server, script(tmp_path, f'cd "$CHARGEHAND_FILES"; {text}')):
+        await until(lambda: task.status == "FAILED", 20)
+    assert task.error == error
+
+
 HANGS = 'sleep 300 & echo "$$ $!" > "$0.pids"; wait'
 
 
@@ -201,6 +267,25 @@ async def test_a_program_that_ignores_sigterm_is_killed(server: Stub, tmp_path: 
         code, _, _ = await ended(process)
     assert (code, task.status) == (0, "PENDING")
     assert not alive(pids(tmp_path)[0])
+
+
+async def test_a_worker_that_is_killed_takes_its_program_and_what_that_started_with_it(
+    server: Stub, tmp_path: Path
+) -> None:
+    server.add("work", {})
+    async with worker(server, script(tmp_path, HANGS)) as process:
+        await until(lambda: len(pids(tmp_path)) == 2, 20)
+        os.killpg(process.pid, signal.SIGKILL)
+        await until(lambda: not any(alive(pid) for pid in pids(tmp_path)), 20)
+
+
+async def test_a_program_that_ignores_sigterm_does_not_outlive_a_killed_worker(server: Stub, tmp_path: Path) -> None:
+    server.add("work", {})
+    stubborn = 'trap "" TERM; echo "$$ $$" > "$0.pids"; while :; do sleep 0.1; done'
+    async with worker(server, script(tmp_path, stubborn)) as process:
+        await until(lambda: len(pids(tmp_path)) == 2, 20)
+        process.kill()
+        await until(lambda: not alive(pids(tmp_path)[0]), 20)
 
 
 async def test_a_lost_lease_ends_the_program_and_nothing_is_sent(server: Stub, tmp_path: Path) -> None:

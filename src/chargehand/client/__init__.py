@@ -1,7 +1,16 @@
-"""The Python client: `Client` and `AsyncClient` for calls, `Worker` for tasks, `verify_webhook` for receivers of webhooks."""
+"""The Python client: `Client` and `AsyncClient` for calls, `App` for tasks that are declared once and `Worker` for others, `verify_webhook`
+for receivers of webhooks."""
 
 from chargehand.client.blocking import Client
 from chargehand.client.client import AsyncClient
+from chargehand.client.declared.app import App
+from chargehand.client.declared.declaration import Every
+from chargehand.client.declared.handler import current_task
+from chargehand.client.declared.middleware import Middleware
+from chargehand.client.declared.retries import Retries
+from chargehand.client.declared.sent import SentTask
+from chargehand.client.declared.task import BatchTask, DeclaredTask
+from chargehand.client.declared.values import PayloadError
 from chargehand.client.errors import (
     BadRequest,
     Busy,
@@ -15,9 +24,12 @@ from chargehand.client.errors import (
     NotFound,
     Retry,
     ServerFault,
+    SoftTimeLimit,
     Unauthenticated,
 )
+from chargehand.client.types.engine import RateOfStarts
 from chargehand.client.types.inference import Token, Wish
+from chargehand.client.types.schedules import KeyPolicy
 from chargehand.client.types.tasks import Created, Nacked, NewTask, Result, Task, TaskArtifact, WorkerSubscription
 from chargehand.client.webhook import verify_webhook
 from chargehand.client.worker.attempt import TaskEnded
@@ -26,26 +38,37 @@ from chargehand.client.worker.worker import Worker
 from chargehand.webhooks.signature import SignatureError
 
 __all__ = [
+    "App",
     "AsyncClient",
     "BadRequest",
+    "BatchTask",
     "Busy",
     "Client",
     "ClientError",
     "Conflict",
     "Created",
+    "DeclaredTask",
+    "Every",
     "Fail",
     "Forbidden",
     "Held",
     "JobFailed",
+    "KeyPolicy",
+    "Middleware",
     "Nacked",
     "NewTask",
     "NoAnswer",
     "NotDone",
     "NotFound",
+    "PayloadError",
+    "RateOfStarts",
     "Result",
+    "Retries",
     "Retry",
+    "SentTask",
     "ServerFault",
     "SignatureError",
+    "SoftTimeLimit",
     "Task",
     "TaskArtifact",
     "TaskEnded",
@@ -54,5 +77,6 @@ __all__ = [
     "Wish",
     "Worker",
     "WorkerSubscription",
+    "current_task",
     "verify_webhook",
 ]

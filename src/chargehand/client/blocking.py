@@ -17,7 +17,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from chargehand.client.client import AsyncClient
 from chargehand.client.deliveries import DeliveryCalls
 from chargehand.client.engine import EngineCalls
+from chargehand.client.flows import FlowCalls
 from chargehand.client.provisioning import ProvisioningCalls
+from chargehand.client.schedules import ScheduleCalls, TopicCalls
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.transport.background import Background
 
@@ -81,6 +83,23 @@ class BlockingTasks(Blocking[TaskCalls]):
     unsubscribe = blocking(TaskCalls.unsubscribe)
 
 
+class BlockingSchedules(Blocking[ScheduleCalls]):
+    put = blocking(ScheduleCalls.put)
+    get = blocking(ScheduleCalls.get)
+    find = blocking(ScheduleCalls.find)
+    pause = blocking(ScheduleCalls.pause)
+    resume = blocking(ScheduleCalls.resume)
+    run = blocking(ScheduleCalls.run)
+    remove = blocking(ScheduleCalls.remove)
+
+
+class BlockingTopics(Blocking[TopicCalls]):
+    put = blocking(TopicCalls.put)
+    get = blocking(TopicCalls.get)
+    find = blocking(TopicCalls.find)
+    remove = blocking(TopicCalls.remove)
+
+
 class BlockingEngine(Blocking[EngineCalls]):
     submit = blocking(EngineCalls.submit)
     job = blocking(EngineCalls.job)
@@ -100,6 +119,18 @@ class BlockingEngine(Blocking[EngineCalls]):
     fail = blocking(EngineCalls.fail)
     queues = blocking(EngineCalls.queues)
     set_queue = blocking(EngineCalls.set_queue)
+
+
+class BlockingFlows(Blocking[FlowCalls]):
+    submit = blocking(FlowCalls.submit)
+    get = blocking(FlowCalls.get)
+    steps = iterating(FlowCalls.steps)
+    find = iterating(FlowCalls.find)
+    wait = blocking(FlowCalls.wait)
+    cancel = blocking(FlowCalls.cancel)
+    retry = blocking(FlowCalls.retry)
+    events = iterating(FlowCalls.events)
+    watch = iterating(FlowCalls.watch)
 
 
 class BlockingDeliveries(Blocking[DeliveryCalls]):
@@ -141,7 +172,10 @@ class Client(Blocking[AsyncClient]):
         super().__init__(behind, Background(behind.close))
         self.url = self._behind.url
         self.tasks = BlockingTasks(self._behind.tasks, self._background)
+        self.schedules = BlockingSchedules(self._behind.schedules, self._background)
+        self.topics = BlockingTopics(self._behind.topics, self._background)
         self.engine = BlockingEngine(self._behind.engine, self._background)
+        self.flows = BlockingFlows(self._behind.flows, self._background)
         self.deliveries = BlockingDeliveries(self._behind.deliveries, self._background)
         self.provisioning = BlockingProvisioning(self._behind.provisioning, self._background)
 

@@ -4,8 +4,9 @@
         job = await client.chat("llama3.2", "Why is the sky blue?")
         print(job.text)
 
-The client's own calls are for models; `client.tasks`, `client.provisioning`, `client.engine` (jobs of all doors, queues) and
-`client.deliveries` (webhooks) are the other parts. Calls raise ClientError and nothing else.
+The client's own calls are for models; `client.tasks`, `client.schedules` and `client.topics` (tasks by the clock, policies of commands),
+`client.provisioning`, `client.engine` (jobs of all doors, queues), `client.flows` (jobs that wait for each other) and `client.deliveries` (webhooks)
+are the other parts. Calls raise ClientError and nothing else.
 
 A read is repeated when its answer is lost, and so is a call that creates something, because it always has an idempotency key, the caller's or
 one that the client makes. Any other call is repeated only if the server did not begin with it.
@@ -16,8 +17,10 @@ from typing import Self
 
 from chargehand.client.deliveries import DeliveryCalls
 from chargehand.client.engine import EngineCalls
+from chargehand.client.flows import FlowCalls
 from chargehand.client.inference import InferenceCalls
 from chargehand.client.provisioning import ProvisioningCalls
+from chargehand.client.schedules import ScheduleCalls, TopicCalls
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.transport.http import HttpTransport
 
@@ -34,7 +37,10 @@ class AsyncClient(InferenceCalls):
         given = os.environ.get("CHARGEHAND_TOKEN", "") if token is None else token
         super().__init__(HttpTransport(self.url, given, timeout=timeout, retries=retries))
         self.tasks = TaskCalls(self._http)
+        self.schedules = ScheduleCalls(self._http)
+        self.topics = TopicCalls(self._http)
         self.engine = EngineCalls(self._http)
+        self.flows = FlowCalls(self._http)
         self.deliveries = DeliveryCalls(self._http)
         self.provisioning = ProvisioningCalls(self._http)
 

@@ -20,6 +20,7 @@ from chargehand.client.types.engine import (
     ListedJob,
     MovedJob,
     QueueStatus,
+    RateOfStarts,
     State,
     SubmittedJob,
     Webhook,
@@ -40,6 +41,7 @@ class EngineCalls(JobCalls[Event, Job]):
         run_at: datetime | str = "",
         delay_seconds: float | None = None,
         deadline_seconds: float | None = None,
+        limit_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str = "",
     ) -> SubmittedJob:
@@ -51,6 +53,7 @@ class EngineCalls(JobCalls[Event, Job]):
             "run_at": instant(run_at),
             "delay_seconds": delay_seconds,
             "deadline_seconds": deadline_seconds,
+            "limit_key": limit_key,
             "metadata": metadata,
         }
         body = {"queue": queue, "payload": payload, **given(wishes)}
@@ -143,11 +146,20 @@ class EngineCalls(JobCalls[Event, Job]):
         return await self._get("/queues", list[QueueStatus], member="queues")
 
     async def set_queue(
-        self, queue: str, *, kind: str = "job", paused: bool = False, max_running: int | None = None
+        self,
+        queue: str,
+        *,
+        kind: str = "job",
+        paused: bool = False,
+        max_running: int | None = None,
+        rate: RateOfStarts | None = None,
+        key_max_running: int | None = None,
+        key_rate: RateOfStarts | None = None,
     ) -> QueueStatus:
-        """Set both settings; one that is left out goes back to its default."""
+        """Set all settings; one that is left out goes back to its default."""
         path = f"/queues/{quote(kind, safe='')}/{quote(queue, safe='')}"
-        body = {"paused": paused, "max_running": max_running}
+        limits = {"rate": rate, "key_max_running": key_max_running, "key_rate": key_rate}
+        body = {"paused": paused, "max_running": max_running, **given(limits)}
         return await self._call("PUT", path, QueueStatus, body, safe=True)
 
     async def _move(self, job_id: str, move: str, body: Any) -> MovedJob:

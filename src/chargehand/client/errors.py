@@ -15,6 +15,7 @@
 Calls raise nothing else. `advice` says what to do; a traceback shows it. A worker's function raises `Retry` or `Fail`.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -152,6 +153,11 @@ class Fail(Exception):
     def __init__(self, error: str) -> None:
         super().__init__(error)
         self.error = error.strip() or "failed"
+
+
+class SoftTimeLimit(asyncio.CancelledError):
+    """Raised in a worker's function whose `soft_timeout` is over. Whoever catches it has until `timeout` to end; else the task is tried
+    again. Like a cancellation it passes `except Exception`, and asyncio ends what the function has begun."""
 
 
 _KINDS: dict[int, type[ClientError]] = {

@@ -10,7 +10,7 @@ and calls that name a lease.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -60,11 +60,15 @@ class TaskCalls(Calls):
         unique_key: str = "",
         run_at: datetime | str = "",
         delay_seconds: float = 0,
+        metadata: Mapping[str, Any] = {},
+        limit_key: str = "",
     ) -> Task:
         """Create a task for the workers of a command. The same idempotency key again returns the task that it made; without
         one the client makes a key, so that it can repeat a request whose answer is lost without a second task."""
         key, at = idempotency_key or new_key(), instant(run_at)
-        new = NewTask(command, payload, priority, webhook, max_attempts, key, unique_key, at, delay_seconds)
+        new = NewTask(
+            command, payload, priority, webhook, max_attempts, key, unique_key, at, delay_seconds, metadata, limit_key
+        )
         return await self._post("/tasks", new, Task, safe=True)
 
     async def create_many(self, tasks: Iterable[NewTask]) -> list[Created]:

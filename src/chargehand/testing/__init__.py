@@ -2,21 +2,24 @@
 
     pytest_plugins = ["chargehand.testing"]
 
-Then ask for the fixture `chargehand_server`: `url`, a `client`, and a `receiver` of webhooks to assert on.
+Then ask for the fixture `chargehand_server`: `url`, a `client`, and a `receiver` of webhooks to assert on. Or for `chargehand_eager`, with
+which the tasks of an app run where they are sent, and need no server.
 
 It is no entry point, which pytest would load in every run of an environment with Chargehand installed, rewriting the assertions of the
 whole package.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from chargehand.client import App
 from chargehand.testing.receiver import Received, Receiver
 from chargehand.testing.server import ChargehandServer
 
-__all__ = ["ChargehandServer", "Received", "Receiver", "chargehand_server", "chargehand_settings"]
+__all__ = ["ChargehandServer", "Received", "Receiver", "chargehand_eager", "chargehand_server", "chargehand_settings"]
 
 
 @pytest.fixture
@@ -32,3 +35,14 @@ def chargehand_server(
     """A server that is ready, for one test. `ChargehandServer` itself is for other lifetimes."""
     with ChargehandServer(tmp_path_factory.mktemp("chargehand"), chargehand_settings) as server:
         yield server
+
+
+@pytest.fixture
+def chargehand_eager() -> Iterator[Callable[[App], None]]:
+    """`chargehand_eager(app)`: until the end of the test, the app's tasks run where they are sent."""
+    with ExitStack() as until_the_end:
+
+        def make_eager(app: App) -> None:
+            until_the_end.enter_context(app.eager())
+
+        yield make_eager

@@ -39,13 +39,14 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     attempt: int = 0
     max_attempts: int = 0
-    run_at: str = ""
+    run_at: str | None = ""  # None: it waits for other steps of its flow
     deadline_at: str | None = None
     waiting_for: str | None = None
     error: str | None = None
     failed_step: str | None = None
     lease_owner: str | None = None
     lease_until: str | None = None
+    flow: str | None = None  # of a step: the id of its flow
     sequence: int = 0
     created_at: str = ""
     updated_at: str = ""
@@ -59,6 +60,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
 class Job(ListedJob, frozen=True, kw_only=True):
     position: int | None = None
     idempotency_key: str | None = None
+    limit_key: str = ""
     metadata: Any = None
     payload: Any = None
     result: Any = None
@@ -89,6 +91,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
+class RateOfStarts(msgspec.Struct, frozen=True):
+    """At most so many starts in any stretch of time of this length."""
+
+    count: int
+    seconds: float = 1.0
+
+
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     queue: str
@@ -98,3 +107,6 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     oldest_at: str | None = None
     paused: bool = False
     max_running: int | None = None
+    rate: RateOfStarts | None = None
+    key_max_running: int | None = None
+    key_rate: RateOfStarts | None = None

@@ -98,7 +98,7 @@ class ListedInferenceJob(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     error: str | None = None
     waiting_for: str | None = None
-    run_at: str = ""
+    run_at: str | None = ""  # None: it waits for other steps of its flow
     created_at: str = ""
     updated_at: str = ""
     finished_at: str | None = None

@@ -1,5 +1,6 @@
 """Types of `client.tasks`. Both sides leave out fields that are empty, so every field but the id has a default."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -32,9 +33,12 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defau
     attempts: int = 0
     max_attempts: int = 0
     run_at: str = ""
+    limit_key: str = ""
+    waiting_for: str = ""
     progress: TaskProgress | None = None
     error: str = ""
     result_key: str = ""
+    metadata: Any = {}
     tenant_id: str = ""
     created_at: str = ""
     updated_at: str = ""
@@ -72,6 +76,8 @@ class NewTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     unique_key: str = ""
     run_at: str = ""
     delay_seconds: float = 0
+    metadata: Mapping[str, Any] = {}
+    limit_key: str = ""
 
 
 class Created(msgspec.Struct, frozen=True, omit_defaults=True):

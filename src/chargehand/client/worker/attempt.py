@@ -5,6 +5,7 @@
 | returns                  | COMPLETED with the value       | `completed`      |
 | raises Fail              | FAILED with the error          | `failed`         |
 | raises Retry, or another | nack: another try, later       | `retry`          |
+| passes its time limit    | nack: another try, later       | `retry`          |
 | is stopped by the worker | abandon: as if never claimed   | `abandoned`      |
 | has lost its lease       | nothing                        | `lost`           |
 """
@@ -13,16 +14,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from chargehand.client.errors import ClientError, Fail, Retry
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import NewResult, Task, TaskArtifact
+from chargehand.client.worker.calls import Call, Calls, RaisedInChild
 from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.held import Held
 from chargehand.client.worker.lease import LeaseLost, TaskLease
+from chargehand.client.worker.outcome import as_result
 from chargehand.client.worker.presence import ServerPresence
 from chargehand.client.worker.progress import ProgressSender
 from chargehand.client.worker.results import ResultSender
@@ -30,6 +31,7 @@ from chargehand.client.worker.results import ResultSender
 log = logging.getLogger("chargehand.client")
 
 STOP_SECONDS = 15.0  # for a cancelled coroutine to clean up
+LATE_SECONDS = 2.0  # the same, past its hard time limit
 MAX_REASON = 4096
 
 Word = Literal["completed", "failed", "retry", "abandoned", "lost"]
@@ -60,26 +62,32 @@ class TaskAttempt:
         results: ResultSender,
         task: Task,
         handler: TaskFunction,
+        calls: Calls,
         claimed_seconds: float,
     ) -> None:
         self._tasks = tasks
         self._results = results
         self._handler = handler
+        self._calls = calls
         self._task = task
         self._lease = TaskLease(tasks, presence, task, claimed_seconds, handler.lease_seconds)
         self._reports = ProgressSender(tasks, task)
         self._held = Held(task, self._reports.report)
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
-        self._call: asyncio.Future[Any] | None = None
+        self._call: Call | None = None
         self._given_up = self._loop.create_future()
+        self._released = self._loop.create_future()
         self._why_lost = ""
-        self._stopped = False
+        self._stopped = self._overdue = False
+        self._clocks: list[asyncio.TimerHandle] = []
         self.busy = True  # the function runs
+        self.reported = False
 
     def stop(self) -> None:
         """Stop the function and give the task back. A thread cannot be stopped: it runs on, and its result is dropped."""
         self._stopped = True
+        _finish(self._released)
         self._give_up(0.0 if self._handler.in_a_thread else STOP_SECONDS)
 
     async def run(self) -> TaskEnded:
@@ -87,17 +95,54 @@ class TaskAttempt:
         keeping = self._loop.create_task(self._keep())
         try:
             if not self._stopped:
-                self._call = self._handler.start(self._held)
-                self._call.add_done_callback(_retrieve)
-                await asyncio.wait({self._call, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
-            self.busy = False
+                self._call = self._calls.start(self._handler, self._held)
+                if self._handler.limits:
+                    self._call.begun.add_done_callback(self._set_clocks)
+                await asyncio.wait({self._call.ended, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
+            if self._call is not None and not self._call.ended.done():
+                self._call.kill()
+            self.busy = self._outlasts_its_limit
             await self._reports.close(0.0 if self._held.lost.is_set() or self._stopped else 1.0)
         finally:
             keeping.cancel()
+            for clock in self._clocks:
+                clock.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
             self._given_up.cancel()
         word, text = await self._report_end()
+        self.reported = True
         return TaskEnded(self._task, word, text, self._loop.time() - self._since)
+
+    async def leave(self) -> None:
+        """Wait for a function that cannot be stopped, though its task has gone back: until it ends it has its place."""
+        if self._call is None or not self._outlasts_its_limit:
+            return
+        self._held.lost.set()
+        log.error(
+            "task %s (%s) is past its timeout and cannot be stopped: its place stays taken until it ends",
+            self._task.id,
+            self._task.command,
+        )
+        await asyncio.wait({self._call.ended, self._released}, return_when=asyncio.FIRST_COMPLETED)
+        self.busy = False
+
+    @property
+    def _outlasts_its_limit(self) -> bool:
+        call = self._call
+        return self._overdue and call is not None and not call.can_be_killed and not call.ended.done()
+
+    def _set_clocks(self, _: object) -> None:
+        limits = self._handler.limits
+        if limits.soft is not None and self._call is not None:
+            self._clocks.append(self._loop.call_later(limits.soft, self._call.soften))
+        if limits.hard is not None:
+            self._clocks.append(self._loop.call_later(limits.hard, self._pass_limit))
+
+    def _pass_limit(self) -> None:
+        if self._stopped:
+            return
+        self._overdue = True
+        self._give_up(0.0 if self._handler.in_a_thread else LATE_SECONDS)
 
     async def _keep(self) -> None:
         try:
@@ -105,11 +150,11 @@ class TaskAttempt:
         except LeaseLost as lost:
             self._why_lost = str(lost)
             self._held.lost.set()
-            if not self._handler.in_a_thread:
+            if not self._handler.in_a_thread or (self._call is not None and self._call.can_be_killed):
                 self._give_up(STOP_SECONDS)
 
     def _give_up(self, after_seconds: float) -> None:
-        if self._call is not None and not self._handler.in_a_thread:
+        if self._call is not None:
             self._call.cancel()
         self._loop.call_later(after_seconds, _finish, self._given_up)
 
@@ -147,7 +192,9 @@ class TaskAttempt:
         return (ending.word, ending.text) == (now.status.lower(), now.error)
 
     def _ending(self) -> _FinalReport:
-        call = self._call
+        call = self._call.ended if self._call is not None else None
+        if self._overdue:
+            return self._nacked(None, f"took longer than {self._handler.limits.hard:g} s")
         if call is None or not call.done() or (call.cancelled() and self._stopped):
             return self._abandoned()
         if call.cancelled():
@@ -159,7 +206,8 @@ class TaskAttempt:
             return self._nacked(error.delay_seconds, error.reason or "retry")
         if error is not None:
             log.warning("task %s (%s) raised", self._task.id, self._task.command, exc_info=error)
-            return self._nacked(None, f"{type(error).__name__}: {error}")
+            named = "" if isinstance(error, RaisedInChild) else f"{type(error).__name__}: "
+            return self._nacked(None, f"{named}{error}")
         try:
             result = as_result(call.result())
         except Exception as unfit:  # the objects in it may raise anything
@@ -186,24 +234,10 @@ class TaskAttempt:
         return _FinalReport("abandoned", lambda: self._tasks.abandon(self._task.id, lease=self._task.lease, retries=0))
 
 
-def as_result(value: Any) -> msgspec.Raw:
-    """The result as a JSON object; any other value is put into one."""
-    if value is None:
-        return msgspec.Raw(b"{}")
-    raw = msgspec.json.encode(value)
-    return msgspec.Raw(raw if raw.startswith(b"{") else b'{"value":' + raw + b"}")
-
-
 def _presentable(text: str) -> str:
     """Drop lone surrogates, which JSON does not allow, and keep the end, which says most."""
     clean = text.encode("utf-8", "replace").decode("utf-8", "replace").strip()
     return clean[-MAX_REASON:] or "no reason given"
-
-
-def _retrieve(call: "asyncio.Future[Any]") -> None:
-    """Retrieve the error of a call that nobody awaits any more, else asyncio logs it."""
-    if not call.cancelled():
-        call.exception()
 
 
 def _finish(future: "asyncio.Future[None]") -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import concurrent.futures
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ class Held:
         self.lost = threading.Event()  # set: the lease was lost, and what the function returns is dropped
         self._report = report
         self._artifacts: list[TaskArtifact] = []
-        self._loop = asyncio.get_running_loop()
+        self._own = asyncio.get_running_loop()  # the worker's own
 
     @property
     def payload(self) -> Any:
@@ -44,10 +46,13 @@ class Held:
         """Report progress. It is sent whether or not you await it; awaiting waits until it was. Of several that wait to be sent,
         the newest is. Progress never makes a task fail."""
         note = ReportedProgress(percent, message, data)
-        if self._in_the_loop():
-            return self._report(note)
-        self._loop.call_soon_threadsafe(self._report, note)
-        return _Nothing()
+        sent: concurrent.futures.Future[None] = concurrent.futures.Future()
+        with suppress(RuntimeError):  # the worker has stopped and closed its loop
+            self._own.call_soon_threadsafe(self._send, note, sent)
+        try:
+            return asyncio.wrap_future(sent)
+        except RuntimeError:
+            return _Nothing()
 
     def attach(self, name: str, content: bytes | str | os.PathLike[str], content_type: str = "") -> None:
         """Add a file to the result: its bytes, or the path of a file, which is read now."""
@@ -55,15 +60,19 @@ class Held:
         encoded = base64.b64encode(raw).decode()
         self._artifacts.append(TaskArtifact(name, content_base64=encoded, content_type=content_type))
 
+    def add(self, artifacts: Iterable[TaskArtifact]) -> None:
+        self._artifacts.extend(artifacts)
+
     @property
     def artifacts(self) -> tuple[TaskArtifact, ...]:
         return tuple(self._artifacts)
 
-    def _in_the_loop(self) -> bool:
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
+    def _send(self, note: ReportedProgress, sent: "concurrent.futures.Future[None]") -> None:
+        def settle(_: object) -> None:
+            if sent.set_running_or_notify_cancel():
+                sent.set_result(None)
+
+        self._report(note).add_done_callback(settle)
 
 
 class _Nothing:

@@ -8,6 +8,7 @@ from chargehand.client.errors import ClientError
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import Task
 from chargehand.client.worker.attempt import STOP_SECONDS, TaskAttempt, TaskEnded
+from chargehand.client.worker.calls import Calls
 from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.presence import ServerPresence
 from chargehand.client.worker.results import ResultSender
@@ -23,6 +24,7 @@ class TaskPool:
         tasks: TaskCalls,
         presence: ServerPresence,
         handlers: Mapping[str, TaskFunction],
+        calls: Calls,
         places: int,
         claimed_seconds: float,
         watch: Callable[[TaskEnded], None],
@@ -31,6 +33,7 @@ class TaskPool:
         self._presence = presence
         self._results = ResultSender(tasks)
         self._handlers = handlers
+        self._calls = calls
         self._places = places
         self._claimed_seconds = claimed_seconds
         self._watch = watch
@@ -72,7 +75,9 @@ class TaskPool:
         if self._closed or handler is None or not self._has_a_place():
             self.give_back(task)
             return False
-        attempt = TaskAttempt(self._tasks, self._presence, self._results, task, handler, self._claimed_seconds)
+        attempt = TaskAttempt(
+            self._tasks, self._presence, self._results, task, handler, self._calls, self._claimed_seconds
+        )
         running = asyncio.create_task(self._work(attempt))
         self._running[running] = (attempt, origin)
         running.add_done_callback(self._ended)
@@ -91,18 +96,14 @@ class TaskPool:
     async def drain(self, grace_seconds: float, hurry: asyncio.Event) -> None:
         """Wait up to `grace_seconds`, or until `hurry`, for running tasks to end; stop the rest and give them back."""
         self._closed = True
-        if self._running and grace_seconds > 0:
+        ending = {running for running, (attempt, _) in self._running.items() if not attempt.reported}
+        if ending and grace_seconds > 0:
             log.warning(
                 "stopping: waiting up to %g s for %d running; another signal gives them back at once",
                 grace_seconds,
-                len(self._running),
+                len(ending),
             )
-            waiting = asyncio.create_task(hurry.wait())
-            ending = asyncio.create_task(asyncio.wait(set(self._running)))
-            await asyncio.wait({waiting, ending}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            ending.cancel()
-            await asyncio.gather(waiting, ending, return_exceptions=True)
+            await _wait_for(ending, grace_seconds, hurry)
         for attempt, _ in self._running.values():
             attempt.stop()
         last = {*self._running, *self._returning}
@@ -115,6 +116,7 @@ class TaskPool:
 
     async def _work(self, attempt: TaskAttempt) -> None:
         self._watch(await attempt.run())
+        await attempt.leave()
 
     def _ended(self, running: "asyncio.Task[None]") -> None:
         del self._running[running]
@@ -127,3 +129,12 @@ class TaskPool:
             await self._tasks.abandon(task.id, lease=task.lease, retries=1)
         except ClientError as error:
             log.warning("task %s could not be given back, its lease will lapse: %s", task.id, error)
+
+
+async def _wait_for(ending: Collection[asyncio.Task[None]], seconds: float, hurry: asyncio.Event) -> None:
+    waiting = asyncio.create_task(hurry.wait())
+    all_ended = asyncio.create_task(asyncio.wait(ending))
+    await asyncio.wait({waiting, all_ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    all_ended.cancel()
+    await asyncio.gather(waiting, all_ended, return_exceptions=True)

@@ -15,6 +15,7 @@ the attempt does not count. A second signal ends the grace.
 """
 
 import asyncio
+import multiprocessing
 import signal
 import sys
 import threading
@@ -24,17 +25,28 @@ from typing import Any, TypeVar
 
 from chargehand.client.client import AsyncClient
 from chargehand.client.worker.attempt import TaskEnded
+from chargehand.client.worker.calls import Calls, CallsInProcess
+from chargehand.client.worker.children import Children, ChildrenSettings, check_functions
 from chargehand.client.worker.functions import TaskFunction
+from chargehand.client.worker.held import Held
+from chargehand.client.worker.limits import TimeLimits
+from chargehand.client.worker.mailbox import Mailbox
 from chargehand.client.worker.notifications import NotifiedClaims
+from chargehand.client.worker.own_loop import OwnLoop
 from chargehand.client.worker.pool import TaskPool
 from chargehand.client.worker.presence import ServerPresence
 from chargehand.client.worker.sources import ClaimSource, NoStreams, PolledClaims, StreamedClaims, until_one_ends
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[[Held], Any])
 
 
 class Worker:
-    """`stream=False`: claim by long polls and not over a stream, as with servers that have no streams.
+    """`timeout` and `soft_timeout`: how long a function may take, unless it has limits of its own (limits.py).
+
+    `processes`: run functions in so many child processes, each one at a time, instead of `concurrency` in this one. A child is replaced after
+    `max_tasks_per_child` tasks, or when it has more than `max_memory_per_child` bytes after one.
+
+    `stream=False`: claim by long polls and not over a stream, as with servers that have no streams.
 
     `wake_port`: hold no connection; the server calls `wake_url` when there is work (default: this port on `wake_host`).
     `wake_secret` is the secret of the server's webhooks. Of the workers of one `wake_group` the server calls one at a time, in turn.
@@ -48,6 +60,11 @@ class Worker:
         concurrency: int = 1,
         lease_seconds: float = 60,
         grace_seconds: float = 30,
+        timeout: float | None = None,
+        soft_timeout: float | None = None,
+        processes: int = 0,
+        max_tasks_per_child: int | None = None,
+        max_memory_per_child: int | None = None,
         stream: bool = True,
         wake_port: int | None = None,
         wake_host: str = "127.0.0.1",
@@ -59,9 +76,11 @@ class Worker:
         if concurrency < 1:
             raise ValueError("concurrency must be 1 or more")
         self._client = AsyncClient(url, token)
-        self._concurrency = concurrency
+        self._concurrency = processes or concurrency
         self._lease_seconds = _lease(lease_seconds)
         self._grace_seconds = grace_seconds
+        self._limits = TimeLimits(timeout, soft_timeout)
+        self._children = _children(processes, max_tasks_per_child, max_memory_per_child, concurrency)
         self._stream = stream
         self._wake_port = wake_port
         self._wake = {"host": wake_host, "url": wake_url, "secret": wake_secret, "group": wake_group}
@@ -69,10 +88,18 @@ class Worker:
         self._handlers: dict[str, TaskFunction] = {}
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._own: OwnLoop | None = None
 
-    def task(self, command: str, *, lease_seconds: float | None = None) -> Callable[[Decorated], Decorated]:
+    def task(
+        self,
+        command: str,
+        *,
+        lease_seconds: float | None = None,
+        timeout: float | None = None,
+        soft_timeout: float | None = None,
+    ) -> Callable[[Decorated], Decorated]:
         """Register the function for a command. A plain function runs in a thread of its own."""
+        limits = TimeLimits(timeout, soft_timeout).over(self._limits)
         seconds = self._lease_seconds if lease_seconds is None else _lease(lease_seconds)
 
         def register(function: Decorated) -> Decorated:
@@ -80,13 +107,16 @@ class Worker:
             name = command.strip().lower()
             if name in self._handlers:
                 raise ValueError(f"there is a function for {command!r} already; upper and lower case are the same here")
-            self._handlers[name] = TaskFunction(command.strip(), function, seconds)
+            self._handlers[name] = TaskFunction(command.strip(), function, seconds, limits)
             return function
 
         return register
 
     def run(self) -> None:
-        """Work until a signal. Raises ClientError if the server refuses the first call."""
+        """Work until a signal. Raises ClientError if the server refuses the first call. Does nothing where a child process imports the
+        program to find its functions."""
+        if self._children is not None and getattr(multiprocessing.current_process(), "_inheriting", False):
+            return
         print(self.introduction, file=sys.stderr, flush=True)
         asyncio.run(self.serve())
 
@@ -96,22 +126,45 @@ class Worker:
         return f"Working on {commands} for {self._client.url}; Ctrl-C stops."
 
     async def serve(self) -> None:
-        """`run` inside a running loop, until `stop()`, or a signal if this is the main thread."""
+        """`run` inside a running loop, until `stop()`, or a signal if this is the main thread. Coroutines run in this loop; the worker
+        itself has a loop of its own, in a thread."""
         if not self._handlers:
             raise ValueError("a worker needs at least one @worker.task")
-        self._loop = asyncio.get_running_loop()
+        if self._children is not None:
+            check_functions(self._handlers)
+        own = self._own or OwnLoop()
+        self._own = own
+        here, thread = asyncio.get_running_loop(), threading.get_ident()
+        with _signals(self.stop):
+            await own.run(lambda: self._work(here, thread))
+
+    async def _work(self, functions_loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        calls = self._calls(functions_loop, thread)
+        source = self._source(calls, functions_loop)
+        try:
+            await until_one_ends(self._stop.wait(), self._claim(calls, source), calls.watch())
+        finally:
+            await source.pool.drain(self._grace_seconds, self._hurry)
+            await calls.close()
+            await self._client.close()
+
+    def _calls(self, functions_loop: asyncio.AbstractEventLoop, thread: int) -> Calls:
+        if self._children is None:
+            return CallsInProcess(functions_loop, thread)
+        return Children(self._handlers, self._children)
+
+    def _source(self, calls: Calls, functions_loop: asyncio.AbstractEventLoop) -> ClaimSource:
         presence = ServerPresence(self._client.url)
         # A claim is for all commands, so it asks for the shortest lease; the first heartbeat asks for the function's own.
         shortest = min(handler.lease_seconds for handler in self._handlers.values())
-        pool = TaskPool(self._client.tasks, presence, self._handlers, self._concurrency, shortest, self._watch)
+        news = Mailbox(asyncio.get_running_loop(), functions_loop)
+
+        def tell(ended: TaskEnded) -> None:
+            news.put(lambda: self._watch(ended))
+
+        pool = TaskPool(self._client.tasks, presence, self._handlers, calls, self._concurrency, shortest, tell)
         commands = [handler.command for handler in self._handlers.values()]
-        source = ClaimSource(self._client.tasks, presence, pool, commands, shortest)
-        with _signals(self.stop):
-            try:
-                await until_one_ends(self._claim(source), self._stop.wait())
-            finally:
-                await pool.drain(self._grace_seconds, self._hurry)
-                await self._client.close()
+        return ClaimSource(self._client.tasks, presence, pool, commands, shortest)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -120,7 +173,7 @@ class Worker:
         gave_up: list[BaseException] = []
 
         async def serve() -> None:
-            self._loop = asyncio.get_running_loop()  # so that `stop` finds it
+            self._own = OwnLoop()  # so that `stop` finds it
             begun.set()
             await self.serve()
 
@@ -143,26 +196,37 @@ class Worker:
 
     def stop(self) -> None:
         """Stop the worker, from any thread. The second call ends the grace."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if self._loop is None or self._loop is here:
+        if self._own is None:
             self._stop_or_hurry()
         else:
-            with suppress(RuntimeError):  # the loop, and so the worker, has ended
-                self._loop.call_soon_threadsafe(self._stop_or_hurry)
+            self._own.call(self._stop_or_hurry)
 
     def _stop_or_hurry(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
 
-    async def _claim(self, source: ClaimSource) -> None:
+    async def _claim(self, calls: Calls, source: ClaimSource) -> None:
+        await calls.open()
         if self._wake_port is not None:
             await NotifiedClaims(source, port=self._wake_port, **self._wake).run()
         if self._stream:
             with suppress(NoStreams):
                 await StreamedClaims(source).run()
         await PolledClaims(source).run()
+
+
+def _children(count: int, tasks: int | None, memory: int | None, concurrency: int) -> ChildrenSettings | None:
+    for name, value, least in (
+        ("processes", count, 0),
+        ("max_tasks_per_child", tasks, 1),
+        ("max_memory_per_child", memory, 1),
+    ):
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be {least} or more, not {value}")
+    if count and concurrency != 1:
+        raise ValueError("give processes or concurrency, not both: each process runs one function at a time")
+    if not count and (tasks or memory):
+        raise ValueError("max_tasks_per_child and max_memory_per_child need processes")
+    return ChildrenSettings(count, tasks, memory) if count else None
 
 
 def _lease(seconds: float) -> float:
@@ -176,12 +240,10 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread gets signals; elsewhere the caller uses stop()
         return
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
+    # Not by the loop: a function may block it, and a stop must be heard all the same.
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # None: it was not Python's

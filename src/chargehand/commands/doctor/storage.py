@@ -52,6 +52,8 @@ def _place(name: str, url: str, found: Checkup) -> Finding:
 
 def _schema(found: Checkup) -> Finding:
     version, newest = found.schema or 0, found.newest_schema
+    if version > newest >= found.oldest_schema:
+        return ok("schema", f"version {version}; this Chargehand knows up to {newest} and can use it")
     if version > newest:
         text = f"version {version}; this Chargehand knows up to {newest}"
         return failed("schema", text, "start the newer Chargehand that made it, or name another store")

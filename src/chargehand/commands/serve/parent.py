@@ -6,12 +6,13 @@ starts those anew that end.
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,6 +50,7 @@ async def run_processes(
     def begun() -> None:
         started(url_of(listening[0].getsockname()[:2], tls=bool(config.server.tls_certificate)))
         supervisor.ready()
+        gc.freeze()  # at its end the interpreter looks at all objects, several times: not at those that are there now
 
     with _private_folder() as folder:
         children = [
@@ -93,6 +95,13 @@ def _private_folder() -> Iterator[str]:
         yield path
 
 
+def next_pause(pause: float, ran_seconds: float) -> float:
+    """Return how long to wait before a process that ended is started, given how long it was the time before."""
+    if ran_seconds > STEADY_SECONDS:
+        return BACKOFF_SECONDS
+    return min(max(2 * pause, BACKOFF_SECONDS), BACKOFF_MAX_SECONDS)
+
+
 class Child(asyncio.DatagramProtocol):
     def __init__(self, told: Told, beat_seconds: float) -> None:
         self._told = told
@@ -100,6 +109,7 @@ class Child(asyncio.DatagramProtocol):
         self._notices = Path(told.folder) / f"{told.number}.notices"
         self._ready = asyncio.Event()
         self._heard_at = 0.0
+        self._ear: asyncio.BaseTransport | None = None
         self._process: Process | None = None
 
     def datagram_received(self, data: bytes, _address: object) -> None:
@@ -110,7 +120,7 @@ class Child(asyncio.DatagramProtocol):
     async def start(self) -> bool:
         """Return True once it is ready, or False if it ended before that."""
         try:
-            await asyncio.get_running_loop().create_datagram_endpoint(
+            self._ear, _ = await asyncio.get_running_loop().create_datagram_endpoint(
                 lambda: self, local_addr=str(self._notices), family=socket.AF_UNIX
             )
         except OSError as error:
@@ -124,22 +134,28 @@ class Child(asyncio.DatagramProtocol):
             ready.cancel()
             ended.cancel()
 
-    async def keep(self) -> None:
+    async def keep(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Start it anew whenever it ends."""
         loop = asyncio.get_running_loop()
-        pause, began, process = BACKOFF_SECONDS, loop.time(), self._process
+        pause, began, process = 0.0, loop.time(), self._process
         while process is not None:
             code = await self._ended(process)
             self._process = None
-            if loop.time() - began > STEADY_SECONDS:
-                pause = BACKOFF_SECONDS
+            pause = next_pause(pause, loop.time() - began)
             log.error("a process ended", process=self._told.number, exit_code=code, again_in_seconds=pause)
-            await asyncio.sleep(pause)
-            pause, began = min(2 * pause, BACKOFF_MAX_SECONDS), loop.time()
+            await sleep(pause)
+            began = loop.time()
             process = await self._spawn()
 
     async def end(self, patience_seconds: float) -> int:
         """Have it drain, and return its exit code."""
+        try:
+            return await self._end(patience_seconds)
+        finally:
+            if self._ear is not None:
+                self._ear.close()
+
+    async def _end(self, patience_seconds: float) -> int:
         process = self._process
         if process is None:
             return 0

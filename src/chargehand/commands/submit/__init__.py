@@ -50,6 +50,10 @@ def submit(
     max_attempts: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Attempts before it fails for good.")
     ] = None,
+    limit_key: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="Of a task or a job: whose limits hold, if there are limits for each key."),
+    ] = "",
     idempotency_key: Annotated[
         str, typer.Option(metavar="KEY", help="The same key gives the same job: a script may safely run twice.")
     ] = "",
@@ -78,10 +82,13 @@ def submit(
         refuse(f"{'--system' if system else '--option'} is for chats only: give --model")
     if server and (delay or max_attempts):
         refuse(f"{'--delay' if delay else '--max-attempts'}: a recipe starts when its server is free, and runs once")
+    if limit_key and not (command or queue):
+        refuse("--limit-key is for tasks and jobs only: give --command or --queue")
     from chargehand.commands.submit import requests
 
+    given = _given(text, bool(server), bool(model))
     asked = requests.SubmitOptions(
-        _given(text, bool(server), bool(model)), webhook, priority, delay, max_attempts, system, tuple(option or ())
+        given, webhook, priority, delay, max_attempts, system, tuple(option or ()), limit_key
     )
     made = (
         requests.chat(model, asked)

@@ -19,6 +19,7 @@ class SubmitOptions(NamedTuple):
     max_attempts: int | None = None
     system: str = ""
     options: tuple[str, ...] = ()
+    limit_key: str = ""
 
 
 class Submission(NamedTuple):
@@ -62,6 +63,7 @@ def task(command: str, asked: SubmitOptions) -> Submission:
             max_attempts=asked.max_attempts or 0,
             idempotency_key=key,
             delay_seconds=asked.delay,
+            limit_key=asked.limit_key,
         ).id
 
     return Submission("task", send)
@@ -89,6 +91,7 @@ def job(queue: str, asked: SubmitOptions) -> Submission:
             priority=asked.priority,
             max_attempts=asked.max_attempts,
             delay_seconds=asked.delay or None,
+            limit_key=asked.limit_key or None,
             idempotency_key=key,
         ).job_id
 

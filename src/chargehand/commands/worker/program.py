@@ -7,36 +7,34 @@
 | exits with a code of --fail-on  | is FAILED                                                         |
 | exits with any other code       | is tried again, while it has attempts; the end of stderr says why |
 
-A line `progress 42 text` on stderr reports progress. No shell is involved: the program gets its arguments as they are.
+A line `progress 42 text` on stderr reports progress; files in the directory CHARGEHAND_FILES go with the result. No shell is
+involved: the program gets its arguments as they are.
 """
 
 import asyncio
 import contextlib
 import os
-import re
 import shutil
 import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from chargehand.client import ClientError, Fail, Held, Retry, TaskEnded, Worker
+from chargehand.commands.worker.files import attach_all, files_folder
+from chargehand.commands.worker.output import StandardError, StandardOutput
 from chargehand.errors import ConfigError
+from chargehand.lifeline import Guardian, signal_group
 
-MAX_OBJECT = 8 << 20  # a longer result is kept as text, not as an object
-MAX_TEXT = 1 << 20
-MAX_REASON = 4 << 10
 KILL_SECONDS = 10.0
 CHUNK = 64 << 10
 LEFT_OPEN_SECONDS = 2.0  # for output of processes that the program leaves behind
-
-_PROGRESS = re.compile(r"progress\s+(\d{1,3}(?:\.\d+)?)%?(?:\s+(.*))?")
 
 
 @dataclass(frozen=True)
@@ -46,13 +44,19 @@ class Program:
     words: Sequence[str]
     timeout_seconds: float | None = None
     fail_on: Collection[int] = ()
+    guardian: Guardian | None = None
 
     async def __call__(self, task: Held) -> dict[str, Any]:
+        with files_folder() as files:
+            return await self._run(task, files)
+
+    async def _run(self, task: Held, files: Path) -> dict[str, Any]:
         # The program does not get the worker's token.
         environ = {name: value for name, value in os.environ.items() if name != "CHARGEHAND_TOKEN"} | {
             "CHARGEHAND_TASK_ID": task.id,
             "CHARGEHAND_COMMAND": task.command,
             "CHARGEHAND_ATTEMPT": str(task.attempt),
+            "CHARGEHAND_FILES": str(files),
         }
         try:
             process = await asyncio.create_subprocess_exec(
@@ -61,6 +65,7 @@ class Program:
         except (OSError, ValueError) as error:
             raise Retry(None, f"{self.words[0]} cannot be started: {error}") from None
         output, errors = StandardOutput(), StandardError(task)
+        self._guard(process.pid)
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 await _talk(process, task.task.payload_json.encode(), output, errors)
@@ -70,69 +75,30 @@ class Program:
         except BaseException:
             await _surely_end_group(process)  # the lease was lost, or the worker stops
             raise
-        return self._outcome(process.returncode or 0, output, errors)
+        finally:
+            self._unguard(process.pid)
+        return self._outcome(process.returncode or 0, output, errors, task, files)
 
-    def _outcome(self, code: int, output: "StandardOutput", errors: "StandardError") -> dict[str, Any]:
+    def _guard(self, group: int) -> None:
+        if self.guardian is not None:
+            self.guardian.watch(group)
+
+    def _unguard(self, group: int) -> None:
+        if self.guardian is not None:
+            self.guardian.leave(group)
+
+    def _outcome(
+        self, code: int, output: StandardOutput, errors: StandardError, task: Held, files: Path
+    ) -> dict[str, Any]:
         if code == 0:
-            return output.result()
+            attach_all(files, task)
+            return output.result(task)
         if code < 0:
             raise Retry(None, errors.reason(f"ended by signal {-code}"))
         if code in self.fail_on:
+            attach_all(files, task)
             raise Fail(errors.reason(f"exit code {code}"))
         raise Retry(None, errors.reason(f"exit code {code}"))
-
-
-class StandardOutput:
-    """The beginning of stdout, up to a limit, and its whole length."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-        self._length = 0
-
-    def add(self, chunk: bytes) -> None:
-        self._length += len(chunk)
-        self._kept += chunk[: MAX_OBJECT - len(self._kept)]
-
-    def result(self) -> dict[str, Any]:
-        """The JSON object on stdout; any other output is the text in one."""
-        if self._length == len(self._kept):
-            with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                value = msgspec.json.decode(self._kept)
-                if isinstance(value, dict):
-                    return value
-        text = bytes(self._kept[:MAX_TEXT]).decode("utf-8", "replace")
-        if self._length <= MAX_TEXT:
-            return {"output": text}
-        return {"output": text, "note": f"cut at {MAX_TEXT} of {self._length} bytes"}
-
-
-class StandardError:
-    """Reports the progress lines of stderr, and keeps the end of the others."""
-
-    def __init__(self, task: Held) -> None:
-        self._task = task
-        self._begun = b""
-        self._lines: deque[bytes] = deque()
-        self._size = 0
-
-    def add(self, chunk: bytes) -> None:
-        *whole, self._begun = (self._begun + chunk).split(b"\n")
-        for line in whole:
-            self._line(line)
-        self._begun = self._begun[-MAX_REASON:]
-
-    def reason(self, otherwise: str) -> str:
-        tail = b"\n".join([*self._lines, self._begun])[-MAX_REASON:].decode("utf-8", "replace").strip()
-        return tail or otherwise
-
-    def _line(self, line: bytes) -> None:
-        if said := _PROGRESS.fullmatch(line.decode("utf-8", "replace").strip()):
-            self._task.progress(min(100.0, float(said[1])), said[2])
-            return
-        self._lines.append(line[-MAX_REASON:])
-        self._size += len(self._lines[-1]) + 1
-        while self._size > 2 * MAX_REASON and len(self._lines) > 1:
-            self._size -= len(self._lines.popleft()) + 1
 
 
 async def _talk(process: Process, payload: bytes, output: StandardOutput, errors: StandardError) -> None:
@@ -177,26 +143,15 @@ async def _surely_end_group(process: Process) -> None:
 
 async def _end_group(process: Process) -> None:
     """Send SIGTERM to the program and all that it started, and SIGKILL after a while."""
-    if not _signal_group(process.pid, signal.SIGTERM):
+    if not signal_group(process.pid, signal.SIGTERM):
         return
     until = time.monotonic() + KILL_SECONDS
     while time.monotonic() < until:
-        if not _signal_group(process.pid, 0):
+        if not signal_group(process.pid, 0):
             break
         await asyncio.sleep(0.05)
-    _signal_group(process.pid, signal.SIGKILL)
+    signal_group(process.pid, signal.SIGKILL)
     await process.wait()
-
-
-def _signal_group(group: int, number: int) -> bool:
-    """Send a signal; return whether the group has any process."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # a process in it runs as another user; the others got the signal
-    return True
 
 
 def print_ended(ended: TaskEnded, as_json: bool, out: IO[str]) -> None:
@@ -243,11 +198,13 @@ async def work(
         grace_seconds=grace_seconds,
         watch=lambda ended: print_ended(ended, as_json, out),
     )
-    for command in {command.strip().lower(): command for command in commands}.values():
-        worker.task(command)(program)
-    if not as_json:
-        print(worker.introduction, file=out, flush=True)
-    try:
-        await worker.serve()
-    except ClientError as error:
-        raise ConfigError(f"the server refuses this worker: {error}") from None
+    with Guardian() as guardian:
+        guarded = replace(program, guardian=guardian)
+        for command in {command.strip().lower(): command for command in commands}.values():
+            worker.task(command)(guarded)
+        if not as_json:
+            print(worker.introduction, file=out, flush=True)
+        try:
+            await worker.serve()
+        except ClientError as error:
+            raise ConfigError(f"the server refuses this worker: {error}") from None

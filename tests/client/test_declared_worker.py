@@ -1,0 +1,263 @@
+"""Declared tasks on a real server: sent, worked on, retried, gathered, scheduled."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import msgspec
+import pydantic
+import pytest
+
+from chargehand.app import Server
+from chargehand.client import (
+    App,
+    Conflict,
+    Every,
+    Fail,
+    Held,
+    JobFailed,
+    Middleware,
+    NewTask,
+    Retries,
+    SentTask,
+    SoftTimeLimit,
+    current_task,
+)
+from chargehand.client.types.schedules import Policy
+from tests.api.serving import on_sqlite, serving
+from tests.client.running_worker import working
+from tests.tasks.subscribing import a_token
+
+SECONDS = 30.0
+user: ContextVar[str] = ContextVar("user", default="nobody")
+
+
+class Film(msgspec.Struct):
+    name: str
+
+
+class Cut(pydantic.BaseModel):
+    film: str
+    minutes: int = pydantic.Field(gt=0)
+
+
+class Users(Middleware):
+    """The user travels with the task."""
+
+    def before_send(self, new: NewTask) -> NewTask:
+        return msgspec.structs.replace(new, metadata={**new.metadata, "user": user.get()})
+
+    @contextmanager
+    def around_run(self, task: Held) -> Iterator[None]:
+        before = user.set(task.task.metadata.get("user", "clock"))
+        yield
+        user.reset(before)
+
+
+@pytest.fixture
+async def server(store_url: str) -> AsyncIterator[Server]:
+    async with serving(store_url, {"tasks.backoff_base_seconds": 0}) as running:
+        yield running
+
+
+@pytest.fixture
+async def app(server: Server) -> AsyncIterator[App]:
+    app = App(server.url, middleware=[Users()])
+    yield app
+    await app.aclose()
+
+
+async def test_declared_tasks_are_sent_worked_on_and_their_results_are_typed(app: App) -> None:
+    @app.task
+    def cut(film: Film, minutes: int = 3) -> Cut:
+        return Cut(film=film.name, minutes=minutes)
+
+    @app.task(queue="Who")
+    async def who(greeting: str = "hello") -> str:
+        await current_task().progress(50, "half")
+        await asyncio.sleep(0)
+        return f"{greeting} {user.get()}"
+
+    user.set("ada")
+    async with working(app.worker(concurrency=4)):
+        assert await (await cut.asend(Film("fox"), minutes=5)).aresult(SECONDS) == Cut(film="fox", minutes=5)
+        assert await asyncio.to_thread(lambda: who.send().result(SECONDS)) == "hello ada"
+        many = await cut.asend_many(cut.new_task(Film(f"film {n}")) for n in range(120))
+        assert [(await sent.aresult(SECONDS)).film for sent in many] == [f"film {n}" for n in range(120)]
+        assert await cut.sent(many[7].id).aresult(SECONDS) == Cut(film="film 7", minutes=3)
+
+
+@on_sqlite
+async def test_a_wrong_payload_from_elsewhere_fails_the_task_finally_and_names_the_field(app: App) -> None:
+    @app.task
+    def cut(film: Film, minutes: int) -> None: ...
+
+    async with working(app.worker()):
+        task = await app.async_client.tasks.create("cut", {"film": {"name": "fox"}, "minutes": "3"})
+        with pytest.raises(
+            JobFailed, match="the payload is not what cut takes: minutes: Expected int, got str"
+        ) as failed:
+            await cut.sent(task.id).aresult(SECONDS)
+    assert failed.value.job.attempts == 1
+
+
+@on_sqlite
+async def test_what_is_declared_of_retries_holds(app: App) -> None:
+    @app.task(retry=Retries(attempts=3, first_seconds=0, never=(KeyError,)))
+    def flaky(error: str) -> int:
+        if error:
+            raise {"key": KeyError, "os": OSError}[error]("broken")
+        return current_task().attempt
+
+    async with working(app.worker(concurrency=2)):
+        ended: dict[str, str] = {}
+        for error in ("key", "os"):
+            sent = await flaky.asend(error)
+            with pytest.raises(JobFailed) as failed:
+                await sent.aresult(SECONDS)
+            ended[error] = f"{failed.value.job.attempts}: {failed.value.job.error}"
+        assert ended == {"key": "1: KeyError: 'broken'", "os": "3: OSError: broken"}
+        assert await (await flaky.options(max_attempts=1).asend("")).aresult(SECONDS) == 1
+
+
+@on_sqlite
+async def test_the_time_limits_that_are_declared_hold(app: App) -> None:
+    @app.task(retry=1, timeout=0.2)
+    async def hangs() -> None:
+        await asyncio.sleep(SECONDS * 2)
+
+    @app.task(retry=1, timeout=SECONDS, soft_timeout=0.2)
+    async def gives_up() -> str:
+        try:
+            await asyncio.sleep(SECONDS * 2)
+        except SoftTimeLimit:
+            return "in time"
+        return "too late"
+
+    async with working(app.worker(concurrency=2)):
+        sent, other = await hangs.asend(), await gives_up.asend()
+        with pytest.raises(JobFailed, match=r"took longer than 0\.2 s"):
+            await sent.aresult(SECONDS)
+        assert await other.aresult(SECONDS) == "in time"
+
+
+async def test_a_batch_gets_many_tasks_at_once_and_each_has_its_own_outcome(app: App) -> None:
+    sizes: list[int] = []
+
+    @app.batch(10, wait_seconds=0.2, retry=2)
+    def index(cuts: list[Cut]) -> list[int | Exception]:
+        sizes.append(len(cuts))
+        with pytest.raises(RuntimeError, match="no task runs here"):
+            current_task()
+        return [cut.minutes if cut.minutes != 7 else Fail("seven") for cut in cuts]
+
+    many = await index.asend_many(index.new_task(Cut(film="a", minutes=n)) for n in range(1, 26))
+    bad = await app.async_client.tasks.create("index", {"film": "b", "minutes": 0})
+    async with working(app.worker(concurrency=10)):
+        found = await asyncio.gather(*(sent.aresult(SECONDS) for sent in many), return_exceptions=True)
+        with pytest.raises(JobFailed, match="minutes: Input should be greater than 0"):
+            await index.sent(bad.id).aresult(SECONDS)
+    assert isinstance(found.pop(6), JobFailed)
+    assert found == [n for n in range(1, 26) if n != 7]
+    assert max(sizes) > 1
+    assert sum(sizes) == 25
+
+
+@on_sqlite
+@pytest.mark.parametrize("way", ["raises", "returns too few"])
+async def test_what_a_batch_raises_holds_for_all_of_its_tasks(app: App, way: str) -> None:
+    @app.batch(3, wait_seconds=0.1, retry=1)
+    async def index(numbers: list[int]) -> list[int]:
+        with pytest.raises(RuntimeError, match="no task runs here"):
+            current_task()
+        if way == "raises":
+            raise OSError("no index")
+        return [*numbers, 1]
+
+    sent: list[SentTask[int]] = await index.asend_many(map(index.new_task, range(1, 4)))
+    says = (
+        "OSError: no index" if way == "raises" else "a batch of . tasks needs as many outcomes; the function returned ."
+    )
+    async with working(app.worker(concurrency=3)):
+        for each in sent:
+            with pytest.raises(JobFailed, match=says):
+                await each.aresult(SECONDS)
+
+
+# what holds on the server -----------------------------------------------------------------------------------------------
+
+
+async def started(app: App, *, overwrite: bool = False) -> None:
+    """Start a worker, and stop it when it has set what is declared."""
+    worker = app.worker(overwrite=overwrite)
+    worker.stop()
+    await worker.serve()
+
+
+def shop(url: str, *, cron: str = "30 2 * * *", max_running: int = 4, token: str = "") -> App:
+    app = App(url, token)
+
+    @app.task(retry=3, max_running=max_running, every=Every(cron, "Europe/Berlin"))
+    def report(kind: str = "daily") -> None: ...
+
+    app.task(queue="plain")(lambda: None)
+    return app
+
+
+async def test_a_worker_sets_what_is_declared_and_says_nothing_twice(server: Server) -> None:
+    app = shop(server.url)
+    await started(app)
+    topic, schedule = await app.async_client.topics.get("report"), await app.async_client.schedules.get("report")
+    assert (topic.policy, topic.version) == (Policy(tuple(range(10)), 3, max_consumers=4), 1)
+    assert (schedule.cron, schedule.timezone, schedule.payload) == ("30 2 * * *", "Europe/Berlin", {})
+    assert (schedule.max_attempts, schedule.version) == (3, 1)
+    await started(app)
+    assert await app.async_client.topics.get("report") == topic
+    assert (await app.async_client.schedules.get("report")).version == 1
+    assert len(await app.async_client.topics.find()) == len(await app.async_client.schedules.find()) == 1
+    await app.aclose()
+
+
+@on_sqlite
+async def test_a_worker_does_not_fight_over_what_the_server_has(server: Server) -> None:
+    app = shop(server.url)
+    await started(app)
+    other = shop(server.url, max_running=9)
+    with pytest.raises(
+        Conflict, match="the topic report is not as declared: max_consumers is 4 there and 9 in the code"
+    ):
+        await started(other)
+    with pytest.raises(Conflict, match=r"cron is '30 2 \* \* \*' there and '@daily' in the code"):
+        await started(shop(server.url, cron="@daily"))
+    kept = Policy((0, 5), 3, retention_seconds=60, max_consumers=4)
+    await app.async_client.topics.put("report", kept)  # what is not declared is nobody's fight
+    await started(app)
+    await started(other, overwrite=True)
+    assert (await app.async_client.topics.get("report")).policy == msgspec.structs.replace(kept, max_consumers=9)
+    await app.aclose()
+
+
+@on_sqlite
+async def test_a_worker_whose_token_may_not_set_them_works_all_the_same(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scopes = "codeq:claim codeq:heartbeat codeq:abandon codeq:nack codeq:result"
+    async with serving(store_url, {"auth.tokens": [a_token("hand", scopes=scopes)]}) as server:
+        await started(shop(server.url, token="hand"))
+    said = [record.getMessage() for record in caplog.records if "is not set on the server" in record.getMessage()]
+    lacks = "what report declares is not set on the server, where this token lacks codeq:"
+    assert [line.removeprefix(lacks).split(":")[0] for line in said] == ["admin", "produce"]
+
+
+async def test_a_task_is_sent_by_the_clock_under_a_name(app: App) -> None:
+    @app.task(retry=2)
+    def clean(folder: str) -> str:
+        return folder
+
+    made = await clean.options(priority=3).aschedule("clean-tmp", "@hourly", folder="/tmp")
+    assert (made.name, made.cron, made.payload) == ("clean-tmp", "@hourly", {"folder": "/tmp"})
+    assert (made.priority, made.max_attempts) == (3, 2)
+    async with working(app.worker()):
+        task = await app.async_client.schedules.run("clean-tmp")
+        assert await clean.sent(task.id).aresult(SECONDS) == "/tmp"
