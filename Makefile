@@ -59,19 +59,22 @@ test: dev ## all tests, on SQLite and on a real PostgreSQL
 
 test-real: dev ## the contract of a target on SmolLM2, and on a real Ollama at CHARGEHAND_E2E_OLLAMA_URL
 	@[ -n "$$CHARGEHAND_E2E_OLLAMA_URL" ] || echo "CHARGEHAND_E2E_OLLAMA_URL is not set: without a real Ollama."
-	$(BIN)/pytest -m real tests/inference --timeout 900 -rs
+	$(BIN)/pytest -m real tests/inference --timeout 900
 
 test-root: dev ## what needs root and loop devices: disks that are really partitioned, formatted and written
-	$(BIN)/pytest -m root tests/maintenance -rs
+	$(BIN)/pytest -m root tests/maintenance
 
 test-tools: dev ## what is tested with other programs, of system packages: sfdisk, xorriso, skopeo …
-	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest -m tools -rs
+	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest -m tools
 
 test-deploy: dev $(VENV)/.setup-deploy ## every way to run it: the wheel, the image, Compose, Kubernetes, Helm, systemd (root; says what is missing)
-	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest -m deploy tests/deploy -rs
+	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest -m deploy tests/deploy
 
 test-ui: dev ## the console in a real browser, at two widths, light and dark; screenshots go to build/screenshots
-	$(BIN)/pytest -m ui tests/ui -n 2 -rs
+	$(BIN)/pytest -m ui tests/ui -n 2
+
+test-codeq: dev ## codeQ's own Go SDK on our gRPC streams: CODEQ names a folder with codeQ's source; needs Go
+	CODEQ="$(CODEQ)" $(BIN)/pytest -m codeq tests/tasks -rP
 
 maintenance-iso: $(VENV)/.setup ## the maintenance system that servers boot: build/maintenance.iso (Debian packages are fetched once)
 	$(BIN)/python -m maintenance.build
@@ -94,7 +97,7 @@ docs: dev ## write the reference pages from the code
 	$(BIN)/python -m tools.reference
 
 chaos: dev ## kill the server, a node and the database again and again (100 rounds)
-	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py tests/e2e/test_tasks_crash.py tests/e2e/test_provisioning_crash.py tests/e2e/test_provisioning_chaos.py tests/e2e/test_database_faults.py --timeout 3600 -rP
+	CHARGEHAND_CHAOS_ROUNDS=100 $(BIN)/pytest tests/e2e/test_crash.py tests/e2e/test_tasks_crash.py tests/e2e/test_flows_crash.py tests/e2e/test_provisioning_crash.py tests/e2e/test_provisioning_chaos.py tests/e2e/test_database_faults.py --timeout 3600 -rP
 
 bench: dev $(VENV)/.setup-bench ## measure; prints ratios, writes bench/results/*.json
 	$(BIN)/python -m bench
@@ -114,4 +117,4 @@ format: dev ## let ruff format and fix what it can
 clean: ## remove the virtual environment and caches (not ./data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: maintenance-iso test-vm test-ha test-ui help setup dev run test test-real test-root test-tools test-deploy check docs chaos bench lock format clean
+.PHONY: maintenance-iso test-codeq test-vm test-ha test-ui help setup dev run test test-real test-root test-tools test-deploy check docs chaos bench lock format clean

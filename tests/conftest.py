@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tempfile
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from random import Random, randrange
 
@@ -16,55 +16,33 @@ import pytest
 
 from chargehand.engine.store import Store
 from chargehand.store import open_store
+from tests.packages import missing
 
 # No deadline: the duration of an example depends on the machine.
 hypothesis.settings.register_profile("chargehand", deadline=None)
 hypothesis.settings.load_profile("chargehand")
 
-
-# The programs that the tests of `make test-tools` and `make test-deploy` start, with their packages in Debian.
-PACKAGES = {
-    "blkid": "util-linux",
-    "hivexsh": "libhivex-bin",
-    "kubectl": "kubernetes-client",
-    "lsblk": "util-linux",
-    "mmdebstrap": "mmdebstrap",
-    "mount": "mount",
-    "nsenter": "util-linux",
-    "pgbouncer": "pgbouncer",
-    "podman": "podman",
-    "runc": "runc",
-    "sfdisk": "fdisk",
-    "skopeo": "skopeo",
-    "systemd-analyze": "systemd",
-    "systemd-nspawn": "systemd-container",
-    "unshare": "util-linux",
-    "xorriso": "xorriso",
-    "xz": "xz-utils",
-    "zstd": "zstd",
-}
-
-
-# Those that Debian has not: Go builds them.
-MODULES = {
-    "helm": "helm.sh/helm/v3/cmd/helm@v3.19.0",
-    "kustomize": "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1",
-}
+TIERS = ("tools", "root", "real", "ui", "deploy")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What a test of `tools` needs and is missing skips it; for `deploy`, which promises to run everything, it fails it."""
-    for tier, refuse in (("tools", pytest.skip), ("deploy", pytest.fail)):
+    for tier in TIERS:
         programs = [name for mark in item.iter_markers(tier) for name in mark.args]
-        if missing := [name for name in programs if shutil.which(name) is None]:
-            refuse(_how_to_install(missing))
+        if lacking := missing(programs):
+            pytest.fail(lacking, pytrace=False)
 
 
-def _how_to_install(programs: list[str]) -> str:
-    packages = sorted({PACKAGES[name] for name in programs if name in PACKAGES})
-    commands = [f"on Debian: apt install {' '.join(packages)}"] if packages else []
-    commands += [f"go install {MODULES[name]}" for name in programs if name in MODULES]
-    return f"not installed: {', '.join(programs)} ({'; '.join(commands)})"
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a tier promises to run and cannot run has failed: nobody reads the list of what was skipped."""
+    report = yield
+    expected = hasattr(report, "wasxfail")
+    if report.skipped and not expected and call.excinfo is not None and any(map(item.get_closest_marker, TIERS)):
+        report.outcome = "failed"
+        report.longrepr = f"it could not run: {call.excinfo.value}"
+    return report
 
 
 @pytest.fixture

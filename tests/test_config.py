@@ -21,6 +21,7 @@ HUSH = "hush-this-must-never-be-shown-to-anybody"
 # By setting: a valid value where its type does not show one, and the other settings that it needs.
 VALUES: dict[str, Any] = {
     "server.listen": "[::1]:0",
+    "tasks.grpc_listen": "[::1]:0",
     "server.processes": 4,
     "store.url": f"postgresql://me:{HUSH}@db/jobs",
     "webhooks.tenants": {"acme": {"secret": "one", "previous_secret": "two"}},
@@ -195,6 +196,22 @@ def test_tables_in_the_file_become_values_with_the_documented_defaults(tmp_path:
 )
 def test_a_list_in_the_environment_is_separated_by_commas_or_an_array(text: str, networks: tuple[str, ...]) -> None:
     assert load_config(environ={"CHARGEHAND_WEBHOOKS_ALLOW_NETWORKS": text}).webhooks.allow_networks == networks
+
+
+@pytest.mark.parametrize(
+    ("written", "audiences"),
+    [
+        ("''", ()),
+        ("'https://a'", ("https://a",)),
+        ("'a, b'", ("a, b",)),
+        ("[]", ()),
+        ("['worker', 'producer']", ("worker", "producer")),
+    ],
+)
+def test_a_list_of_strings_in_a_file_may_be_a_single_string(
+    tmp_path: Path, written: str, audiences: tuple[str, ...]
+) -> None:
+    assert load_config(write(tmp_path, f"[auth]\njwt_audience = {written}"), environ={}).auth.jwt_audience == audiences
 
 
 @pytest.mark.parametrize("text", ["1234", "true", '["a"]', " spaced ", "null"])

@@ -53,6 +53,10 @@ PROMISES = {
         ['"first_token_seconds":', "event: succeed", '"state":"failed"}', '"state":"queued"}', '"object":"chat.completion"'],
         ["queued", "loading", "working", "done"],
     ),
+    "docs/flows.md": (
+        ['"job_id":"', '"state":"succeeded"', '"step":"measure","message":"succeeded"'],
+        ["queued", "running", "succeeded"],
+    ),
     "docs/tasks.md": (
         ['"status":"IN_PROGRESS"', '"percent":50.0', '"status":"COMPLETED"', "hello", '"subscriptionId":', '"nextRunAt":'],
         ['"status":"COMPLETED"', '"eventType":"resize_image"'],

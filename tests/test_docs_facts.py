@@ -97,6 +97,7 @@ def test_every_file_that_the_walk_through_the_code_names_exists() -> None:
         "store",
         "store/sql",
         "doors/inference",
+        "doors/tasks",
         "doors/provisioning",
         "client",
         "commands",

@@ -61,10 +61,9 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         self.log_file = folder / f"{name}.log"
         self._folder = folder
-        self._command = [
-            *(str(Path(sys.executable).with_name("chargehand")), "serve"),
-            *("--listen", f"127.0.0.1:{port}", "--store", store_url),
-        ]
+        self.store_url = store_url
+        program = str(Path(sys.executable).with_name("chargehand"))
+        self._command = [program, "serve", "--listen", f"127.0.0.1:{port}"]
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("CHARGEHAND_")}
         given = {f"CHARGEHAND_{key.upper()}": str(value) for key, value in (QUICK | settings).items()}
         self.environ = inherited | given
@@ -78,7 +77,12 @@ class Server:
     async def spawn(self) -> None:
         with self.log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, env=self.environ, cwd=self._folder, stdin=DEVNULL, stdout=log, stderr=log
+                *(*self._command, "--store", self.store_url),
+                env=self.environ,
+                cwd=self._folder,
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     async def start(self) -> None:

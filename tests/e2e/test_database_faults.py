@@ -64,6 +64,6 @@ async def test_nothing_is_lost_when_the_database_is_killed_freezes_or_terminates
             Server(database.url, tmp_path, "one", **settings) as one,
             Server(database.url, tmp_path, "two", **settings) as two,
         ):
-            print(await survive([one, two], receiver, random, storm, jobs=JOBS, within=WITHIN))
+            print(await survive([one, two], [database.url], receiver, random, storm, jobs=JOBS, within=WITHIN))
     finally:
         await database.kill()

@@ -221,7 +221,7 @@ async def test_a_second_server_on_the_same_file_does_not_start(
 
 async def test_a_file_of_a_newer_version_is_refused_and_not_changed(left_file: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(left_file)) as db, db:
-        db.execute("INSERT INTO schema_migrations VALUES (9999, 'of the future', 0)")
+        db.execute("INSERT INTO schema_migrations (version, name, applied_at) VALUES (9999, 'of the future', 0)")
     before = content(left_file)
     line = await refusal(f"sqlite:///{left_file}", tmp_path)
     assert "the database is at schema version 9999" in line
@@ -233,7 +233,9 @@ async def test_a_postgres_of_a_newer_version_is_refused(postgres_url: str, tmp_p
     store = await open_store(postgres_url)
     await store.close()
     connection = await asyncpg.connect(postgres_url)
-    await connection.execute("INSERT INTO schema_migrations VALUES (9999, 'of the future', 0)")
+    await connection.execute(
+        "INSERT INTO schema_migrations (version, name, applied_at) VALUES (9999, 'of the future', 0)"
+    )
     await connection.close()
     line = await refusal(postgres_url, tmp_path)
     assert "the database is at schema version 9999" in line

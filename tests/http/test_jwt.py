@@ -327,6 +327,19 @@ async def test_issuer_and_audience_are_checked_with_a_secret_only_when_set() -> 
     assert await with_secret(jwt_audience="b").verify(token)
 
 
+@pytest.mark.parametrize("audience", ["worker", "producer", ["other", "producer"]])
+async def test_a_token_for_one_of_several_audiences_is_accepted(tmp_path: Path, audience: Any) -> None:
+    token = hs256(good(aud=audience))
+    assert await with_secret(jwt_audience=["worker", "producer"]).verify(token)
+    by_key = with_file(tmp_path / "jwks.json", RSA, jwt_audience=["worker", "producer"])
+    assert await by_key.verify(sign("RS256", RSA, good(aud=audience)))
+
+
+@pytest.mark.parametrize("audience", [..., "other", [], "", "work", {"worker": 1}, "worker,producer"])
+async def test_a_token_for_none_of_several_audiences_is_refused(audience: Any) -> None:
+    assert "aud" in await refusal(with_secret(jwt_audience=["worker", "producer"]), hs256(good(aud=audience)))
+
+
 @pytest.mark.parametrize(
     "changes", [{"iss": ...}, {"iss": "https://issuer/"}, {"aud": ...}, {"aud": []}, {"aud": "charge"}]
 )

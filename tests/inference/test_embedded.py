@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import signal
+import subprocess
 import sys
 import time
 from asyncio.subprocess import PIPE
@@ -77,6 +78,24 @@ def changed(embedded: Embedded, pid: int) -> bool:
 
 
 @needs_engine
+@needs_engine
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process used is read as Linux counts it")
+def test_an_idle_target_ends_without_looking_at_all_that_it_has_imported() -> None:
+    """Measured in CPU time, which a busy machine does not change: the end took a fifth of what the start takes."""
+    command = [sys.executable, "-m", "chargehand.doors.inference.embedded", "--model", "tiny-stories"]
+    running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert running.stdout is not None
+    assert running.stdout.readline()
+    used = psutil.Process(running.pid).cpu_times()
+    start = used.user + used.system
+    running.terminate()
+    _, status, usage = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    running.communicate()
+    assert running.returncode == 0
+    assert usage.ru_utime + usage.ru_stime - start < start / 10
+
+
 async def test_the_embedded_target_starts_and_answers_with_a_story(
     embedded: Embedded, http: aiohttp.ClientSession
 ) -> None:

@@ -1,13 +1,14 @@
 """A loop device as a disk, for tests that really partition, format and mount."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.packages import missing
 
 TOOLS = ("losetup", "sfdisk", "partx", "wipefs", "lsblk", "blkid", "mkfs.ext4", "mount", "umount", "debugfs")
 
@@ -20,17 +21,16 @@ def tool(*argv: str, given: str = "") -> str:
 
 @contextmanager
 def loop_disk(path: Path, size: int) -> Iterator[str]:
-    """Yield the name of the device; skip the test if loop devices are not available."""
+    """Yield the name of the device; fail the test if loop devices are not available."""
     if os.geteuid():
-        pytest.skip("only root can attach loop devices")
-    missing = [name for name in TOOLS if not shutil.which(name)]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+        pytest.fail("only root can attach loop devices")
+    if lacking := missing(TOOLS):
+        pytest.fail(lacking, pytrace=False)
     with path.open("wb") as file:
         file.truncate(size)
     attached = subprocess.run(["losetup", "--find", "--show", str(path)], capture_output=True, check=False, text=True)
     if attached.returncode:
-        pytest.skip(f"no loop device can be had: {attached.stderr.strip()}")
+        pytest.fail(f"no loop device can be had: {attached.stderr.strip()}")
     device = attached.stdout.strip()
     try:
         yield device

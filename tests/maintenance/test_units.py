@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.packages import missing
+
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "maintenance" / "units"
 LINUX = ["partition", "image-linux", "bootloader-linux", "config-drive"]
@@ -48,8 +50,8 @@ systemctl --force poweroff
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the packages of the maintenance system as a tree, with the units and the agent."""
-    if shutil.which("systemd-nspawn") is None:
-        pytest.skip("systemd-nspawn is not installed: apt install systemd-container")
+    if lacking := missing(["systemd-nspawn"]):
+        pytest.fail(lacking, pytrace=False)
     found = subprocess.run(
         [sys.executable, "-c", "from maintenance.build import rootfs; print(rootfs.key())"],
         cwd=ROOT,
@@ -58,7 +60,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     packages = ROOT / "build" / "cache" / f"rootfs-{found.stdout.strip()}.tar"
     if not packages.exists():
-        pytest.skip("the packages are not there: make maintenance-iso")
+        pytest.fail("the packages are not there: make maintenance-iso")
     folder = tmp_path_factory.mktemp("root")
     excluded = ("./kernel", "./usr/share/perl", "./usr/lib/x86_64-linux-gnu/perl", "./usr/lib/udev", "./dev")
     subprocess.run(["tar", "-xf", packages, "-C", folder, *(f"--exclude={path}" for path in excluded)], check=True)
@@ -242,9 +244,8 @@ def test_the_firmware_unit_has_no_timeout_and_every_step_has_private_mounts() ->
         assert "PrivateMounts=yes" in (UNITS / f"{step}.service").read_text().splitlines(), step
 
 
+@pytest.mark.root("systemd-analyze")
 def test_systemd_finds_nothing_wrong_with_the_units() -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, sorted(UNITS.iterdir()))], capture_output=True, text=True
     )

@@ -40,7 +40,7 @@ OLD_PASSWORD = bytes.fromhex(
 def job(payload: bytes) -> Job:
     return Job(
         JOB_ID, Queue("provision", "default", "SN-OLD"), State.QUEUED, "", "queued", "", 0, 0, 0, 1, 0, None,
-        None, "", None, None, None, "", "", "", None, 1, 0, 0, None, None, payload,
+        None, "", None, None, None, "", "", "", None, 1, 0, 0, None, None, payload=payload,
     )  # fmt: skip
 
 

@@ -28,6 +28,11 @@ def chromium() -> str:
     return found
 
 
+def pytest_runtest_setup() -> None:
+    """Before a server is started for nothing."""
+    chromium()
+
+
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
