@@ -8,7 +8,8 @@ import resource
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 
@@ -555,3 +556,46 @@ async def test_a_reader_that_is_cancelled_while_its_file_is_opened_leaves_no_ope
     async with asyncio.timeout(20):
         while len(os.listdir("/proc/self/fd")) > before:
             await asyncio.to_thread(int)  # wait for a thread, behind those that still open files
+
+
+async def test_a_reader_that_is_cancelled_twice_while_all_threads_are_busy_leaves_no_open_file(files: Files) -> None:
+    file = await files.save(TENANT, "a.txt", "text/plain", LARGE)
+    before = len(os.listdir("/proc/self/fd"))
+    free = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        content = files.read(file)
+        await anext(content)
+        threads.submit(free.wait)
+        reading = asyncio.create_task(anext(content))
+        for _ in range(2):
+            await asyncio.sleep(0)
+            reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        free.set()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_loop_that_ends_while_a_thread_opens_a_file_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, before = Blobs(tmp_path / "files"), len(os.listdir("/proc/self/fd"))
+    blob = asyncio.run(blobs.put(b"bytes", PLENTY))
+    is_open, free = threading.Event(), threading.Event()
+
+    def slow_fstat(descriptor: int, fstat: Callable[[int], os.stat_result] = os.fstat) -> os.stat_result:
+        is_open.set()
+        free.wait(20)
+        return fstat(descriptor)
+
+    monkeypatch.setattr(os, "fstat", slow_fstat)
+
+    async def end_meanwhile() -> None:
+        reading = asyncio.create_task(anext(blobs.read(blob.sha256)))
+        await asyncio.to_thread(is_open.wait, 20)
+        reading.cancel()
+        asyncio.get_running_loop().call_later(0, free.set)
+
+    asyncio.run(end_meanwhile())
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -9,9 +9,9 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from io import BufferedReader, BufferedWriter, FileIO
+from io import BufferedWriter, FileIO
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar
 
 from chargehand.errors import NotFound, StoreCorrupt, TooLarge
 from chargehand.files.disk import SHARED, is_old, listed, locked, make, remove_old, stamp, sync, translated
@@ -21,6 +21,8 @@ SWEEP_BATCH = 500
 DRAFT = "draft-"  # how the names of temporary files begin
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+T = TypeVar("T")
 
 InUse = Callable[[list[str]], Awaitable[set[str]]]
 
@@ -78,27 +80,24 @@ class Blobs:
 
     async def read(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """Read from `start` up to, not including, `end`; None: to the last byte."""
-        file, size = await self._open_in_thread(sha256, start)
-        try:
+        with contextlib.closing(Reader(self)) as reader:
+            file, size = await reader.open(sha256, start)
             left = (size if end is None else end) - start
             while left > 0:
-                with self.translated():
-                    piece = await asyncio.to_thread(file.read, min(PIECE_BYTES, left))
+                piece = await reader.read(file, min(PIECE_BYTES, left))
                 if not piece:
                     raise StoreCorrupt(f"the content {sha256} is shorter on disk than it was")
                 left -= len(piece)
                 yield piece
-        finally:
-            # In a thread: where a read that nobody waits for any more holds the file, closing waits for it.
-            await asyncio.to_thread(file.close)
 
     async def open(self, sha256: str, size: int) -> FileIO:
         """Open what has so many bytes, for a caller that closes it."""
-        file, found = await self._open_in_thread(sha256, 0)
-        if found < size:
-            file.close()
-            raise StoreCorrupt(f"the content {sha256} is shorter on disk than it was")
-        return cast(FileIO, file.detach())
+        with contextlib.closing(Reader(self)) as reader:
+            file, found = await reader.open(sha256, 0)
+            if found < size:
+                raise StoreCorrupt(f"the content {sha256} is shorter on disk than it was")
+            reader.hand_over()
+            return file
 
     async def sweep(self, in_use: InUse, before: int) -> Swept:
         """Remove blobs that are not in use, and what writers that died left behind, if they did not change since then.
@@ -115,24 +114,6 @@ class Blobs:
 
     def translated(self) -> contextlib.AbstractContextManager[None]:
         return translated(self._what)
-
-    async def _open_in_thread(self, sha256: str, start: int) -> tuple[BufferedReader, int]:
-        """Open the blob; if the caller is cancelled meanwhile, close it as soon as it is open."""
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open, sha256, start))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unread)
-            raise
-
-    def _open(self, sha256: str, start: int) -> tuple[BufferedReader, int]:
-        with self.translated():
-            try:
-                file = self.path(sha256).open("rb")
-            except FileNotFoundError:
-                raise NotFound(f"there is no content {sha256}") from None
-            file.seek(start)
-            return file, os.fstat(file.fileno()).st_size
 
     def _old(self, before: int) -> Iterator[list[Path]]:
         """Yield drafts and blobs that did not change since then, some at a time. Other files are left alone."""
@@ -165,9 +146,58 @@ class Blobs:
         return Swept(count, size)
 
 
-def _close_unread(opening: "asyncio.Future[tuple[BufferedReader, int]]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result()[0].close()
+class Reader:
+    """A file that is opened and read in threads.
+
+    A caller that is cancelled leaves its thread behind in the middle of a call, or its call behind in the queue of the threads. So
+    whoever is done last closes the file: the caller or that thread. Neither waits for the other.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._file: FileIO | None = None
+        self._closed = False
+        self._turn = threading.Lock()
+
+    async def open(self, sha256: str, start: int) -> tuple[FileIO, int]:
+        """Open the blob at this position, and return it with the number of its bytes."""
+        return await asyncio.to_thread(self._in_turn, lambda: self._open(sha256, start))
+
+    async def read(self, file: FileIO, size: int) -> bytes:
+        return await asyncio.to_thread(self._in_turn, lambda: file.read(size))
+
+    def close(self) -> None:
+        self._closed = True
+        self._close_unless_busy()
+
+    def hand_over(self) -> None:
+        """Leave the file open: the caller closes it."""
+        self._file = None
+
+    def _open(self, sha256: str, start: int) -> tuple[FileIO, int]:
+        try:
+            file = self._file = self._blobs.path(sha256).open("rb", buffering=0)
+        except FileNotFoundError:
+            raise NotFound(f"there is no content {sha256}") from None
+        file.seek(start)
+        return file, os.fstat(file.fileno()).st_size
+
+    def _in_turn(self, work: Callable[[], T]) -> T:
+        try:
+            with self._turn, self._blobs.translated():
+                return work()
+        finally:
+            if self._closed:
+                self._close_unless_busy()
+
+    def _close_unless_busy(self) -> None:
+        """Close the file, unless a thread works on it: that thread looks here again when it is done."""
+        if self._turn.acquire(blocking=False):
+            try:
+                if self._file is not None:
+                    self._file.close()
+            finally:
+                self._turn.release()
 
 
 class Draft:
