@@ -558,21 +558,25 @@ async def test_a_reader_that_is_cancelled_while_its_file_is_opened_leaves_no_ope
             await asyncio.to_thread(int)  # wait for a thread, behind those that still open files
 
 
-async def test_a_reader_that_is_cancelled_twice_while_all_threads_are_busy_leaves_no_open_file(files: Files) -> None:
-    file = await files.save(TENANT, "a.txt", "text/plain", LARGE)
-    before = len(os.listdir("/proc/self/fd"))
+def test_a_reader_that_is_cancelled_twice_while_all_threads_are_busy_leaves_no_open_file(tmp_path: Path) -> None:
+    blobs, before = Blobs(tmp_path / "files"), len(os.listdir("/proc/self/fd"))
+    blob = asyncio.run(blobs.put(LARGE, PLENTY))
     free = threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        asyncio.get_running_loop().set_default_executor(threads)
-        content = files.read(file)
-        await anext(content)
-        threads.submit(free.wait)
-        reading = asyncio.create_task(anext(content))
-        for _ in range(2):
-            await asyncio.sleep(0)
-            reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        free.set()
+
+    async def cancel_twice() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            asyncio.get_running_loop().set_default_executor(threads)
+            content = blobs.read(blob.sha256)
+            await anext(content)
+            threads.submit(free.wait, 20)
+            reading = asyncio.create_task(anext(content))
+            for _ in range(2):
+                await asyncio.sleep(0)
+                reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            free.set()
+
+    asyncio.run(cancel_twice())
     assert len(os.listdir("/proc/self/fd")) == before
 
 
