@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
 
-from chargehand.client import AsyncClient, Held, NewTask, Worker
+from chargehand.client import AsyncClient, Held, NewTask, Worker, task_stream
 from tests.api.serving import serving, until
 
 
@@ -20,8 +20,20 @@ class LateServer:
     goodbye: asyncio.Event = field(default_factory=asyncio.Event)
     sent: asyncio.Event = field(default_factory=asyncio.Event)
     given_back: set[str] = field(default_factory=set)
+    connections: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._answer(reader, writer)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method, path = (await reader.readuntil(b"\r\n\r\n")).decode().split()[:2]
         if path.endswith("/claim/stream"):
             await self._stream(reader, writer)
@@ -33,7 +45,6 @@ class LateServer:
             self.given_back.add(path.split("/")[-2])
             writer.write(plain(b"200 OK", b'{"status":"requeued"}'))
         await writer.drain()
-        writer.close()
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Chargehand-Stream: one\r\n\r\n")
@@ -60,14 +71,18 @@ def chunk(content: bytes) -> bytes:
 @asynccontextmanager
 async def late_server(knows_goodbye: bool) -> AsyncIterator[LateServer]:
     late = LateServer(knows_goodbye)
-    listener = await asyncio.start_server(late.answer, "127.0.0.1", 0)
+    listener = await asyncio.start_server(late.accept, "127.0.0.1", 0)
     late.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     async with listener:
         yield late
+        await asyncio.wait_for(asyncio.gather(*late.connections), 60)
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["the server ends the stream", "the server knows no goodbye"])
-async def test_tasks_that_arrive_on_a_stream_after_the_stop_are_handed_back(heard: bool) -> None:
+async def test_tasks_that_arrive_on_a_stream_after_the_stop_are_handed_back(
+    heard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_stream, "CLOSE_SECONDS", 60)
     async with late_server(heard) as server:
         begun: list[str] = []
         worker = Worker(server.url, concurrency=2, grace_seconds=0)
@@ -80,7 +95,7 @@ async def test_tasks_that_arrive_on_a_stream_after_the_stop_are_handed_back(hear
         working = asyncio.create_task(worker.serve())
         await until(lambda: begun)
         worker.stop()
-        await asyncio.wait_for(working, 10)
+        await asyncio.wait_for(working, 60)
     assert (begun, server.given_back) == (["1"], {"1", "2"})
 
 
