@@ -405,16 +405,14 @@ async def test_two_nodes_notify_a_group_once(postgres_url: str, receiver: Receiv
 async def test_a_task_created_on_one_node_is_notified_to_a_subscriber_of_another(
     postgres_url: str, receiver: Receiver
 ) -> None:
-    slow = {"engine.poll_seconds": 30}
+    slow = {"engine.poll_seconds": 600}
     deaf = {"tasks.enabled": False}  # a node that notifies nobody itself
     async with subscribing(postgres_url, receiver, slow) as one, subscribing(postgres_url, receiver, deaf) as two:
         await one.subscribe()
         await one.settled(looks=0)
-        began = time.monotonic()
         queue = task_queue("default", "render")
         await two.server.engine.submit(NewJob(two.server.engine.new_id(), queue, b"{}"))
-        await one.notified()
-        assert time.monotonic() - began < 5  # by the hint from the other node, not by polling
+        await one.notified()  # by the hint from the other node: nothing is polled before the test gives up
 
 
 # whatever receivers do --------------------------------------------------------------------------------------------------
