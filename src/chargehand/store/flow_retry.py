@@ -7,7 +7,7 @@ from typing import NamedTuple
 from chargehand.engine.flow import Edge, Outcome, RetryFlow
 from chargehand.engine.job import NEVER, Job
 from chargehand.engine.moves import Moved
-from chargehand.store.flows import edges_from, rows_of
+from chargehand.store.flows import edges_from
 from chargehand.store.shared import job_from
 from chargehand.store.steps import Asking, Row
 
@@ -47,18 +47,17 @@ def retry(operation: RetryFlow) -> Asking[list[Job]]:
         return []
     ids = [each.step.step_id for each in again]
     asked = [{"step_id": each.step.step_id, "waits": each.waits} for each in again]
-    jobs = [
-        job_from(row) for row in (*flows, *(yield "retry_steps", {"rows": rows_of(asked), "ids": ids, "never": NEVER}))
-    ]
-    events = ({"step_id": j.id, "seq": j.seq, "previous": j.previous, "message": operation.message} for j in jobs)
-    yield "insert_retry_events", {"rows": rows_of(events)}
+    retried = yield "retry_steps", {"rows": asked, "ids": ids, "never": NEVER}
+    jobs = [job_from(row) for row in (*flows, *retried)]
+    events = [{"step_id": j.id, "seq": j.seq, "previous": j.previous, "message": operation.message} for j in jobs]
+    yield "insert_retry_events", {"rows": events}
     yield "prune_results", {"ids": ids}
     yield "prune_job_files", {"ids": ids}
-    counts = (
+    counts = [
         {"flow": operation.job_id, "place": each.step.number, "left_over": each.waits, "so_far": each.met}
         for each in again
-    )
-    yield "reset_steps", {"rows": rows_of(counts)}
+    ]
+    yield "reset_steps", {"rows": counts}
     return jobs
 
 

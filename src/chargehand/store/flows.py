@@ -71,10 +71,6 @@ def outcome_of(change: Change, skipped: Collection[str]) -> Outcome:
     return _OUTCOMES.get(change.move, Outcome.FAILED)
 
 
-def rows_of(rows: Iterable[dict[str, Any]]) -> str:
-    return _encoder.encode(list(rows)).decode()
-
-
 def _guard(job_id: str, kind: str) -> Guard:
     return Guard(job_id, EVERY_TENANT, kind, None, None)
 
@@ -107,8 +103,8 @@ def put_steps(flow: NewFlow) -> Asking[None]:
     for number, step in enumerate(flow.steps):
         for edge in step.parents:
             children[edge.number].append(Edge(number, edge.on))
-    yield "insert_flow_steps", {"rows": rows_of(map(_step_row, range(len(flow.steps)), flow.steps))}
-    yield "insert_flow_edges", {"rows": rows_of(map(_edges_row, range(len(flow.steps)), flow.steps, children))}
+    yield "insert_flow_steps", {"rows": [*map(_step_row, range(len(flow.steps)), flow.steps)]}
+    yield "insert_flow_edges", {"rows": [*map(_edges_row, range(len(flow.steps)), flow.steps, children)]}
 
 
 def _step_row(number: int, step: NewStep) -> dict[str, Any]:
@@ -147,8 +143,8 @@ def follow(ended: Sequence[Ended]) -> Asking[Wave]:
     released, skips = yield from _decide(parents)
     stopped = [each for each in ended if each.outcome is not Outcome.SUCCEEDED]
     if stopped:
-        rows = ({"flow": e.flow, "place": e.number, "came_to": e.outcome} for e in stopped)
-        yield "put_outcomes", {"rows": rows_of(rows)}
+        rows = [{"flow": e.flow, "place": e.number, "came_to": e.outcome} for e in stopped]
+        yield "put_outcomes", {"rows": rows}
     flows = yield from _count(parents)
     ends = yield from _ends([flow for flow in flows if flow.left == 0])
     return Wave(released, skips, ends)
@@ -156,7 +152,7 @@ def follow(ended: Sequence[Ended]) -> Asking[Wave]:
 
 def _parents(ended: Sequence[Ended]) -> Asking[list[_Parent]]:
     by_place = {(each.flow, each.number): each for each in ended}
-    rows = yield "ended_steps", {"rows": rows_of({"flow": flow, "place": number} for flow, number in by_place)}
+    rows = yield "ended_steps", {"rows": [{"flow": flow, "place": number} for flow, number in by_place]}
     return [_Parent(by_place[row[0], row[1]], row[2], edges_from.decode(row[3])) for row in rows]
 
 
@@ -173,10 +169,10 @@ def _decide(parents: Sequence[_Parent]) -> Asking[tuple[list[tuple[str, Moved]],
                 reasons[place] = _reason(parent)
     if not counts:
         return [], []
-    asked = (
+    asked = [
         {"flow": flow, "place": number, "decided": d, "more": m} for (flow, number), (d, m) in sorted(counts.items())
-    )
-    rows = yield "count_down_steps", {"rows": rows_of(asked)}
+    ]
+    rows = yield "count_down_steps", {"rows": asked}
     due, skips = [], []
     for flow, number, step_id, kind, need, waits, met, run_at, delay in rows:
         if met >= need:
@@ -200,7 +196,7 @@ def _release(due: Sequence[dict[str, Any]]) -> Asking[list[tuple[str, Moved]]]:
     released: list[tuple[str, Moved]] = []
     if due:
         flows = {row["step_id"]: row["flow"] for row in due}
-        for row in (yield "release_steps", {"rows": rows_of(due), "ids": list(flows)}):
+        for row in (yield "release_steps", {"rows": due, "ids": list(flows)}):
             attempt, seq, run_at, at, created_at = row[5:]
             moved = Moved(row[0], queue_from(row, 1), "release", State.QUEUED, "", attempt, seq, run_at, at, created_at)
             released.append((flows[row[0]], moved))
@@ -219,12 +215,12 @@ def _count(parents: Sequence[_Parent]) -> Asking[list[_Flow]]:
     for parent in parents:
         by_flow[parent.ended.flow].append(parent)
     counts = [{"flow": flow, "count": len(those)} for flow, those in sorted(by_flow.items())]
-    rows = yield "steps_ended", {"rows": rows_of(counts), "ids": list(by_flow)}
+    rows = yield "steps_ended", {"rows": counts, "ids": list(by_flow)}
     notes = []
     for flow, seq, stage, topic, _ in rows:
         those = by_flow[flow]
         notes += [_note(p, seq - len(those) + n, stage, topic) for n, p in enumerate(those, 1)]
-    yield "insert_flow_notes", {"rows": rows_of(notes)}
+    yield "insert_flow_notes", {"rows": notes}
     return [_Flow(row[0], row[2], row[4]) for row in rows]
 
 

@@ -6,8 +6,9 @@ gives a time, the database's own clock is used, so that nodes whose clocks diffe
 Macros keep the files short. `{job j}` is the list of a Job's columns with the alias `j`, in the order of the struct that reads
 them. `{each ids as i}` is a list parameter as a table with one column `value`, `{each queue of queues as q}` a list of queues as
 one with their four columns: PostgreSQL takes arrays for them, SQLite JSON. `{same j q}` compares the four columns of two tables,
-`{same j :}` those of one with parameters. `{rows r(id TEXT, number INTEGER)}` is the parameter `rows`, a JSON array of objects, as a
-table, and `{among id ids}` tells PostgreSQL which few ids these rows have.
+`{same j :}` those of one with parameters. `FROM {rows r(id TEXT, number INTEGER)}` reads the parameter `rows`, a list of mappings: PostgreSQL takes
+all of them as a table, made of JSON; SQLite runs the statement for each row, with `r.id` as a parameter. `{among id ids}` tells PostgreSQL which few ids
+these rows have.
 """
 
 import re
@@ -37,7 +38,7 @@ _STATEMENT = re.compile(r"(?:\$\$.*?\$\$|[^;])+", re.DOTALL)  # the body of a fu
 _COLUMNS = re.compile(r"\{(job|event|delivery|endpoint|try|file|record) (\w+)\}")
 _EACH = re.compile(r"\{each (\w+) as (\w+)\}")
 _EACH_QUEUE = re.compile(r"\{each queue of (\w+) as (\w+)\}")
-_ROWS = re.compile(r"\{rows (\w+)\(([^)]*)\)\}")
+_ROWS = re.compile(r"\bFROM \{rows (\w+)\(([^)]*)\)\}(\s+CROSS JOIN\b)?")
 _AMONG = re.compile(r"\{among (\w+) (\w+)\}")
 _SAME = re.compile(r"\{same (\w+) (\w+|:)\}")
 _QUEUE = ("kind", "tenant", "queue", "node")  # the columns of a queue
@@ -59,6 +60,7 @@ class Query(NamedTuple):
     sql: str
     parameters: tuple[str, ...]
     in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]]  # the values by name -> a tuple for the statement
+    for_each_row: bool  # the statement runs once for each of its `rows`
 
     def bind(self, **values: Any) -> tuple[Any, ...]:
         return self.in_order(values)
@@ -88,7 +90,7 @@ def _in_order(parameters: tuple[str, ...], lists: frozenset[str]) -> Callable[[M
     return lambda values: tuple([values[name] for name in parameters])
 
 
-def _json_list(values: Sequence[str | Queue]) -> str:
+def _json_list(values: Sequence[str | Queue | Mapping[str, Any]]) -> str:
     return msgspec.json.encode(values).decode()
 
 
@@ -120,16 +122,19 @@ def _compile(name: str, body: str, dialect: Dialect) -> Query:
             return f"?{place}"
         return _POSTGRES_NOW.format(f"${place}") if parameter == "now" else f"${place}"
 
+    rows = _ROWS.search(body)
     body = _SAME.sub(_same, _COLUMNS.sub(_columns, _COMMENT.sub("", body)))
     each = [name for name, _ in _EACH.findall(body) + _EACH_QUEUE.findall(body)]
-    lists = frozenset(each) if dialect == "sqlite" else frozenset[str]()
-    body = _ROWS.sub(_rows_in_sqlite if dialect == "sqlite" else r"json_to_recordset(:rows::JSON) AS \1(\2)", body)
+    lists = frozenset(each) if dialect == "sqlite" else frozenset({"rows"} if rows else ())
+    if rows:
+        body = _with_one_row(body, rows) if dialect == "sqlite" else _ROWS.sub(_rows_of_json, body)
     body = _AMONG.sub("TRUE" if dialect == "sqlite" else r"\1 = ANY(:\2::TEXT[])", body)
     body = _EACH_QUEUE.sub(_queues_in_json if dialect == "sqlite" else _queues_in_arrays, body)
     body = _EACH.sub(r"json_each(:\1) AS \2" if dialect == "sqlite" else r"UNNEST(:\1::TEXT[]) AS \2(value)", body)
     # On one line: the drivers find a prepared statement by its text, of which they read every byte each time.
     sql = " ".join(_PARAMETER.sub(number, body).split()).rstrip(";")
-    return Query(name, sql, tuple(parameters), _in_order(tuple(parameters), lists))
+    for_each_row = rows is not None and dialect == "sqlite"
+    return Query(name, sql, tuple(parameters), _in_order(tuple(parameters), lists), for_each_row)
 
 
 def _columns(match: re.Match[str]) -> str:
@@ -144,10 +149,13 @@ def _queues_in_json(match: re.Match[str]) -> str:
     return f"(SELECT {parts} FROM json_each(:{match[1]})) AS {match[2]}"  # noqa: S608 - of our own files
 
 
-def _rows_in_sqlite(match: re.Match[str]) -> str:
-    names = [column.split()[0] for column in match[2].split(",")]
-    parts = ", ".join(f"value ->> '{name}' AS {name}" for name in names)
-    return f"(SELECT {parts} FROM json_each(:rows)) AS {match[1]}"  # noqa: S608 - of our own files
+def _with_one_row(body: str, rows: re.Match[str]) -> str:
+    """Put the row's values where the statement names its columns: a table of JSON costs SQLite more than most statements."""
+    return re.sub(rf"\b{rows[1]}\.(\w+)", r":\1", _ROWS.sub(lambda found: "FROM" if found[3] else "", body))
+
+
+def _rows_of_json(match: re.Match[str]) -> str:
+    return f"FROM json_to_recordset(:rows::JSON) AS {match[1]}({match[2]}){match[3] or ''}"
 
 
 def _queues_in_arrays(match: re.Match[str]) -> str:

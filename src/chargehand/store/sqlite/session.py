@@ -9,12 +9,15 @@ import apsw
 from chargehand.engine.announce import NewDelivery
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.ids import UlidMaker
-from chargehand.store.queries import load_queries
+from chargehand.store.queries import Query, load_queries
 from chargehand.store.steps import Asking, T
 
 Row = tuple[Any, ...]
 LARGE = 1 << 20
 MAX_KNOWN_ENDPOINTS = 100_000
+# The cache forgets the statement that was put back longest ago, and each use puts one back: so it has to hold more than a large group runs
+# between two uses of any of its few statements, else that one is prepared again for every group.
+PREPARED = 500
 
 
 def plan_once(connection: apsw.Connection) -> None:
@@ -25,7 +28,7 @@ def plan_once(connection: apsw.Connection) -> None:
 class Session:
     def __init__(self, path: str, max_bytes: int) -> None:
         self.queries = load_queries("sqlite")
-        self.connection = apsw.Connection(path)
+        self.connection = apsw.Connection(path, statementcachesize=PREPARED)
         self.connection.set_busy_timeout(5_000)
         plan_once(self.connection)
         self.new_id = UlidMaker()
@@ -77,9 +80,15 @@ class Session:
         try:
             name, values = next(steps)
             while True:
-                name, values = steps.send(self.all(name, **values, now=self.now))
+                name, values = steps.send(self._rows(self.queries[name], values | {"now": self.now}))
         except StopIteration as ended:
             return cast(T, ended.value)
+
+    def _rows(self, query: Query, values: dict[str, Any]) -> list[Row]:
+        if not query.for_each_row:
+            return cast(list[Row], self.connection.execute(query.sql, query.in_order(values)).fetchall())
+        each = [query.in_order(values | row) for row in values["rows"]]
+        return cast(list[Row], self.connection.executemany(query.sql, each).fetchall())
 
     def put_blob(self, query_name: str, column: str, job_id: str, data: bytes) -> None:
         """As one value SQLite would copy it twice, to bind it and to build the row; so a large one goes in by pieces."""
