@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -23,6 +24,19 @@ hypothesis.settings.register_profile("chargehand", deadline=None)
 hypothesis.settings.load_profile("chargehand")
 
 TIERS = ("tools", "root", "real", "ui", "deploy")
+
+
+class NamesWithoutGroups:
+    """Calls a test by its own name. With its group of xdist behind it, `--last-failed` knows no such test, and runs all."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        report.nodeid = re.sub(r"@\w+$", "", report.nodeid)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # a worker must use the names by which it was told to run
+        config.pluginmanager.register(NamesWithoutGroups())
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

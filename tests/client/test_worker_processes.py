@@ -202,7 +202,7 @@ worker = Worker(sys.argv[1], processes=2)
 @worker.task("work")
 def work(task):
     child = subprocess.Popen(["sleep", "300"])
-    Path(sys.argv[2], task.id).write_text(f"{os.getpid()} {child.pid}")
+    Path(sys.argv[2], task.id).write_text(f"{os.getpid()} {child.pid}\\n")
     while not Path(sys.argv[2], "go").exists():
         time.sleep(0.02)
     child.kill()
@@ -220,13 +220,19 @@ async def started(server: Stub, folder: Path) -> asyncio.subprocess.Process:
     )
 
 
+def written(file: Path) -> str:
+    """Return the file's line, once it is there to its end."""
+    text = file.read_text() if file.exists() else ""
+    return text if text.endswith("\n") else ""
+
+
 async def test_a_program_needs_no_guard_around_run_and_drains_after_sigterm_to_all_its_processes(
     server: Stub, tmp_path: Path
 ) -> None:
     tasks = [server.add("work"), server.add("work")]
     process = await started(server, tmp_path)
-    await until(lambda: all((tmp_path / task.id).exists() for task in tasks), 60)
-    children = [int((tmp_path / task.id).read_text().split()[0]) for task in tasks]
+    await until(lambda: all(written(tmp_path / task.id) for task in tasks), 60)
+    children = [int(written(tmp_path / task.id).split()[0]) for task in tasks]
     for pid in (process.pid, *children):
         os.kill(pid, signal.SIGTERM)
     (tmp_path / "go").touch()
@@ -255,8 +261,8 @@ async def test_a_worker_that_is_killed_takes_its_processes_and_what_they_started
 ) -> None:
     task = server.add("work")
     process = await started(server, tmp_path)
-    await until(lambda: (tmp_path / task.id).exists() and (tmp_path / task.id).read_text(), 60)
+    await until(lambda: written(tmp_path / task.id), 60)
+    pids = [int(pid) for pid in written(tmp_path / task.id).split()]
     process.kill()
     await process.communicate()
-    pids = [int(pid) for pid in (tmp_path / task.id).read_text().split()]
     await until(lambda: not any(alive(pid) for pid in pids), 30)

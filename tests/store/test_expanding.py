@@ -19,7 +19,7 @@ from tests.store.given import get, opened, running, sql, submit
 OURS = load_migrations("postgres")
 NEWEST = OURS[-1].version
 COLUMNS = ("ALTER TABLE jobs ADD COLUMN next_a TEXT", "ALTER TABLE job_events ADD COLUMN next_b TEXT DEFAULT 'b'")
-EXPANDS = Migration(NEWEST + 1, "expands", NEWEST, COLUMNS)
+EXPANDS = Migration(NEWEST + 1, "expands", OURS[-1].oldest, COLUMNS)
 CONTRACTS = Migration(NEWEST + 2, "contracts", NEWEST + 1, ("DROP TABLE job_keys CASCADE",))
 
 

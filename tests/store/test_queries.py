@@ -283,6 +283,23 @@ async def test_the_running_jobs_are_found_without_reading_those_that_wait(store_
         assert await effort(store_url, "list_running_jobs", **EVERY_JOB, tenant=TENANT, limit=50) < 10_000
 
 
+MANY_DEAD = """
+    INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, lease_until, due_at, since_at,
+                            reason, created_at, updated_at)
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+    SELECT 'many' || (100000 + i), 'acme', 'many' || i, 1, 'many' || (i % 3), '', 'engine',
+           CASE WHEN i % 3 = 0 THEN 'dead' ELSE 'delivered' END, 1, 1, 0, NULL, 1, 1, '', 1, 1
+    FROM n"""
+
+
+async def test_the_newest_dead_deliveries_are_found_without_reading_older_ones(store_url: str, clock: Clock) -> None:
+    page = {"tenant": TENANT, "endpoint_id": None, "before": None, "limit": 50}
+    async with opened(store_url, clock):
+        await sql(store_url, MANY_DEAD)
+        await sql(store_url, "ANALYZE deliveries")
+        assert await effort(store_url, "list_dead_deliveries", **page) < 5_000
+
+
 async def test_the_jobs_of_a_tenant_with_few_are_found_without_reading_those_of_others(
     store_url: str, clock: Clock
 ) -> None:
