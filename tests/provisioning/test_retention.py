@@ -2,14 +2,25 @@
 
 from pathlib import Path
 
+import pytest
+
 from chargehand.doors.provisioning.job.ledger import JobLedgers
+from chargehand.doors.provisioning.job.occupancy import MACHINE, PLACE, Occupancy
 from chargehand.doors.provisioning.job.retention import Retention
+from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.engine.record import PutRecord
 from tests.api.serving import on_sqlite, until
 from tests.provisioning.guest import Script
-from tests.provisioning.lab import FAILED, as_machine, lab
+from tests.provisioning.lab import FAILED, Lab, as_machine, lab
 
 SILENT = Script(silent=True)
+
+
+def _retention(room: Lab) -> Retention:
+    assert room.server.provisioning is not None
+    engine, files = room.server.engine, room.server.provisioning._files
+    records = engine.records
+    return Retention(engine, JobRuns(records), JobLedgers(records), Occupancy(engine), files, media_keep_seconds=0)
 
 
 @on_sqlite
@@ -40,15 +51,31 @@ async def test_a_node_removes_its_own_copy_of_a_task_medium_although_another_nod
         files = room.server.provisioning._files
         gone, active = files._tasks / "01ARZ3NDEKTSV4RRFFQ69G5FAV", files._tasks / job_id
         gone.mkdir()  # the directory of a job that was deleted meanwhile
-        retention = Retention(
-            room.server.engine, files._runs, JobLedgers(room.server.engine.records), files, media_keep_seconds=0
-        )
+        retention = _retention(room)
         await retention.tidy()
         assert (gone.exists(), active.exists()) == (False, True)
         (await as_machine(room, FAILED)).good()
         await room.reaches(job_id, "complete")
         await retention.tidy()
         assert not active.exists()
+
+
+async def test_a_job_that_is_pruned_leaves_no_record_of_the_machine_that_it_occupied(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with lab(store_url, tmp_path) as room:
+        await room.register()
+        job_id = await room.submit()
+        await room.reaches(job_id, "complete")
+        records = room.server.engine.records
+        assert [len(await records.list(kind)) for kind in (MACHINE, PLACE)] == [1, 1]
+        await until(lambda: room.server.engine.prune(0.001, 10))
+        runs = JobRuns(records)
+        run, version = await runs.get("default", job_id) or pytest.fail("the job has no run")
+        await runs.put("default", job_id, run, version, due_at=1)
+        await _retention(room).sweep()
+        assert [len(await records.list(kind)) for kind in (MACHINE, PLACE)] == [0, 0]
+        assert await runs.get("default", job_id) is None
 
 
 @on_sqlite

@@ -79,7 +79,7 @@ class ProvisioningDoor:
         boot = BootSteps(settings, servers, machines, occupancy, urls, self._files)
         deadlines = Deadlines(settings)
         waiting = ReportWait(settings, servers, machines, deadlines)
-        cleanup = CleanupSteps(settings, servers, machines, occupancy, urls, self._files)
+        cleanup = CleanupSteps(settings, servers, machines, urls, self._files)
         self._outcomes = outcomes = Outcomes(engine, self.metrics)
         self._lifecycle = Lifecycle(
             engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, outcomes, self.metrics
@@ -90,7 +90,7 @@ class ProvisioningDoor:
         self.steps = self._jobs.steps
         registry = Path(settings.registry_dir or Path(config.server.data_dir) / "registry")
         self._registry = Registry(registry, settings=settings, admit=self._admit_to_registry)
-        self._retention = Retention(engine, runs, ledgers, self._files, settings.media_keep_seconds)
+        self._retention = Retention(engine, runs, ledgers, occupancy, self._files, settings.media_keep_seconds)
         self._parts = (
             self._jobs,
             servers,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from chargehand.config import ProvisioningConfig
 from chargehand.doors.provisioning.job.journey import Journey
 from chargehand.doors.provisioning.job.ledger import Verdict
-from chargehand.doors.provisioning.job.occupancy import Occupancy
 from chargehand.doors.provisioning.job.reset import LOOKS, UNKNOWN, ResetOnce
 from chargehand.doors.provisioning.job.retrying import retry_until
 from chargehand.doors.provisioning.job.run import AFTER, KEYS, RunStep
@@ -31,7 +30,6 @@ class CleanupSteps:
     _settings: ProvisioningConfig
     _servers: Servers
     _machines: Machines
-    _occupancy: Occupancy
     _urls: MediaUrls
     _files: MediaFiles
 
@@ -55,11 +53,7 @@ class CleanupSteps:
                 await self._take(journey, machine, verdict)
 
     async def tidy(self, journey: Journey) -> None:
-        """Give up what the job occupies here. The task medium holds secrets and could be built again: it is removed at once, unless
-        it is to be kept.
-        """
-        if journey.run.spot is not None:
-            await self._occupancy.leave(journey.job.tenant, journey.run.spot, journey.job.id)
+        """Remove the task medium, unless it is to be kept: it holds secrets, and could be built again."""
         if not self._settings.media_keep_seconds:
             await self._files.remove(journey.job.id)
 

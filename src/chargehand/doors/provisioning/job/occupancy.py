@@ -1,5 +1,5 @@
 """Which job works on which machine. Two server records may lead to the same machine: by another spelling of its serial, or another
-address of its BMC. The first job that reaches a machine occupies it, by two keys:
+address of its BMC. The first job that reaches a machine occupies it until its last move, by two keys:
 
 - the identity that the BMC reports, within a tenant. Whoever registers a server chooses the BMC, and a BMC may report anything, so this
   key must not block another tenant.
@@ -56,6 +56,7 @@ class Occupancy:
         return ""
 
     async def leave(self, tenant: str, spot: Spot, job_id: str) -> None:
+        """Remove the records of a job that is gone, unless another job has taken them over."""
         await self._leave(PLACE, EVERYBODY, spot.place, job_id)
         await self._leave(MACHINE, tenant, spot.machine, job_id)
 

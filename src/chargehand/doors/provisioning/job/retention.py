@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from chargehand.doors.provisioning.job.ledger import JobLedgers
+from chargehand.doors.provisioning.job.occupancy import Occupancy
 from chargehand.doors.provisioning.job.run import JobRun, JobRuns
 from chargehand.doors.provisioning.media.files import MediaFiles
 from chargehand.engine.chores import Chore
@@ -18,11 +19,18 @@ BATCH = 200
 
 class Retention:
     def __init__(
-        self, engine: Engine, runs: JobRuns, ledgers: JobLedgers, files: MediaFiles, media_keep_seconds: float
+        self,
+        engine: Engine,
+        runs: JobRuns,
+        ledgers: JobLedgers,
+        occupancy: Occupancy,
+        files: MediaFiles,
+        media_keep_seconds: float,
     ) -> None:
         self._engine = engine
         self._runs = runs
         self._ledgers = ledgers
+        self._occupancy = occupancy
         self._files = files
         self._keep = int(media_keep_seconds * SECOND)
 
@@ -47,6 +55,8 @@ class Retention:
         tenant, job_id = record.tenant, record.name
         await self._files.remove(job_id)
         if run is None or await self._engine.jobs.get_job(job_id) is None:
+            if run is not None and run.spot is not None:
+                await self._occupancy.leave(tenant, run.spot, job_id)
             await self._ledgers.drop(tenant, job_id)
             await self._runs.drop(tenant, job_id)
             return
