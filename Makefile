@@ -73,7 +73,7 @@ test-deploy: dev $(VENV)/.setup-deploy ## every way to run it: the wheel, the im
 test-ui: dev ## the console in a real browser, at two widths, light and dark; screenshots go to build/screenshots
 	$(BIN)/pytest -m ui tests/ui -n 2
 
-test-codeq: dev ## codeQ's own Go SDK on our gRPC streams: CODEQ names a folder with codeQ's source; needs Go
+test-codeq: dev ## codeQ's own Go code against ours, its SDK and its HTTP tests: CODEQ names a folder with codeQ's source; needs Go
 	CODEQ="$(CODEQ)" $(BIN)/pytest -m codeq tests/tasks -rP
 
 maintenance-iso: $(VENV)/.setup ## the maintenance system that servers boot: build/maintenance.iso (Debian packages are fetched once)

@@ -206,7 +206,9 @@ func TestAnIdleWorkerIsNotForgotten(t *testing.T) {
 		_, _ = session.Produce(context.Background(), producerclient.CreateRequest{Command: command(t), Payload: []byte(`1`)})
 	}()
 	work(t, workerclient.Config{Commands: []string{command(t)}}, 1,
-		func(context.Context, workerclient.Task) workerclient.Result { return workerclient.Completed(map[string]any{}) })
+		func(context.Context, workerclient.Task) workerclient.Result {
+			return workerclient.Completed(map[string]any{})
+		})
 }
 
 // One task from 32 callers on a producer's stream through 32 slots of a worker's stream. Against codeQ itself too:
