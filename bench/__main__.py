@@ -15,6 +15,7 @@ import typer
 import uvloop
 
 from bench.bench import FULL, QUICK, Bench
+from bench.codeq_stream import codeq_stream
 from bench.deliveries import deliveries
 from bench.flows import flows
 from bench.growth import bloat, growth
@@ -47,6 +48,7 @@ class Name(StrEnum):
     TASKS_COST = "tasks-cost"
     TASKS_BUSY = "tasks-busy"
     TASKS_STREAM = "tasks-stream"
+    CODEQ_STREAM = "codeq-stream"
     TASKS_WAITERS = "tasks-waiters"
     TASKS_PEERS = "tasks-peers"
     MEDIA = "media"
@@ -78,6 +80,7 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.TASKS_COST: tasks_cost,
     Name.TASKS_BUSY: tasks_busy,
     Name.TASKS_STREAM: tasks_stream,
+    Name.CODEQ_STREAM: codeq_stream,
     Name.TASKS_WAITERS: tasks_waiters,
     Name.TASKS_PEERS: tasks_peers,
     Name.MEDIA: media,
@@ -124,6 +127,9 @@ def main(
     keep: Annotated[
         Path | None, typer.Option(help="A folder where the large database of growth stays, for the next run.")
     ] = None,
+    codeq: Annotated[
+        Path | None, typer.Option(help="A folder with codeQ's source, which Go builds, to measure its streams beside.")
+    ] = None,
     peer_url: Annotated[str, typer.Option(help="Another server of codeQ's wire, to measure the tasks beside.")] = "",
     peer_producer_token: Annotated[str, typer.Option(help="Its token for producers.")] = "",
     peer_worker_token: Annotated[str, typer.Option(help="Its token for workers.")] = "",
@@ -143,7 +149,7 @@ def main(
         }
         print("  ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
         peer = Wire(peer_url, peer_producer_token, peer_worker_token) if peer_url else None
-        bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True), peer, keep)
+        bench = Bench(stores, QUICK if quick else FULL, lambda line: print(line, flush=True), peer, keep, codeq)
         try:
             uvloop.run(_measure(bench, list(only or MEASUREMENTS), rows))
         finally:  # show what was measured before the failure

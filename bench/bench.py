@@ -45,6 +45,7 @@ class Bench:
     say: Callable[[str], None]
     peer: Wire | None = None  # the URL of another server with the API of the tasks door
     kept: Path | None = None  # where the databases of growth stay from run to run
+    codeq: Path | None = None  # codeQ's source
 
     @asynccontextmanager
     async def server(self, store_url: str | None = None, **settings: Any) -> AsyncIterator[Server]:
