@@ -248,11 +248,19 @@ def begun(folder: Path) -> list[str]:
 
 
 async def end(worker: Process) -> str:
-    """Return what the worker printed, except its first line and that it stops."""
+    """Return what the worker printed, except its introduction and that it stops."""
     _, errors = await asyncio.wait_for(worker.communicate(), 20)
-    introduction, *complaints = errors.decode().splitlines()
-    assert introduction.startswith("Working on work for http://127.0.0.1:")
-    return "\n".join(line for line in complaints if not line.startswith("stopping: "))
+    expected = ("Working on work for http://127.0.0.1:", "stopping: ")
+    return "\n".join(line for line in errors.decode().splitlines() if not line.startswith(expected))
+
+
+async def stopping(worker: Process) -> None:
+    """Tell the worker to stop, and wait until it says that it does: from then on it claims nothing."""
+    assert worker.stderr is not None
+    worker.terminate()
+    async with asyncio.timeout(20):
+        while not (line := await worker.stderr.readline()).startswith(b"stopping: "):
+            assert line, "the worker has ended without a word"
 
 
 @pytest.mark.xdist_group("processes")
@@ -279,7 +287,7 @@ async def test_after_sigterm_tasks_may_end_and_the_others_are_handed_back(tmp_pa
         patient = await process(server, tmp_path, "patient", grace=20)
         one = (await client.tasks.create("work", {})).id
         await until(lambda: begun(tmp_path) == [f"patient {one} 1"])
-        patient.terminate()
+        await stopping(patient)
         two = (await client.tasks.create("work", {})).id
         (tmp_path / "go").touch()
         assert (await end(patient), patient.returncode) == ("", 0)

@@ -81,7 +81,11 @@ def changed(embedded: Embedded, pid: int) -> bool:
 @needs_engine
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process used is read as Linux counts it")
 def test_an_idle_target_ends_without_looking_at_all_that_it_has_imported() -> None:
-    """Measured in CPU time, which a busy machine does not change: the end took a fifth of what the start takes."""
+    """Measured in CPU time: the end took a fifth of what the start takes. What a busy machine adds is not in the least of five."""
+    assert min(_end_by_start() for _ in range(5)) < 1 / 10
+
+
+def _end_by_start() -> float:
     command = [sys.executable, "-m", "chargehand.doors.inference.embedded", "--model", "tiny-stories"]
     running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert running.stdout is not None
@@ -93,7 +97,7 @@ def test_an_idle_target_ends_without_looking_at_all_that_it_has_imported() -> No
     running.returncode = os.waitstatus_to_exitcode(status)
     running.communicate()
     assert running.returncode == 0
-    assert usage.ru_utime + usage.ru_stime - start < start / 10
+    return (usage.ru_utime + usage.ru_stime - start) / start
 
 
 async def test_the_embedded_target_starts_and_answers_with_a_story(
