@@ -54,7 +54,8 @@ PROMISES = {
         ["queued", "loading", "working", "done"],
     ),
     "docs/flows.md": (
-        ['"job_id":"', '"state":"succeeded"', '"step":"measure","message":"succeeded"'],
+        ['"job_id":"', '"state":"succeeded"', '"step":"measure","message":"succeeded"', "waits for measure\n", "exit code 1",
+         "--from warn\n", '"succeeded": 2', " attic  succeeded", "is cancelled.", '"name":"cellar","state":"cancelled"'],
         ["queued", "running", "succeeded"],
     ),
     "docs/tasks.md": (

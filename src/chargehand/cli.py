@@ -13,6 +13,7 @@ from chargehand.commands import (
     deliveries,
     demo,
     doctor,
+    flows,
     jobs,
     listen,
     provision,
@@ -42,7 +43,11 @@ PANELS = {
     "Work": (worker, targets),
     "More": (token, bench, completion),
 }
-GROUPS = {"Jobs": {"jobs": jobs}, "Webhooks": {"deliveries": deliveries}, "Work": {"provision": provision}}
+GROUPS = {
+    "Jobs": {"jobs": jobs, "flows": flows},
+    "Webhooks": {"deliveries": deliveries},
+    "Work": {"provision": provision},
+}
 
 for panel, commands in PANELS.items():
     for command in commands:

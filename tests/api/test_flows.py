@@ -1,9 +1,11 @@
 """Flows over HTTP."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from chargehand.app import Server
 from tests.api.serving import Api
 from tests.webhooks.receiver import Receiver
 
@@ -128,6 +130,17 @@ async def test_steps_come_in_pages(api: Api) -> None:
     assert ([step["number"] for step in first["steps"]], first["next"]) == ([0, 1, 2], 3)
     second = await flow_of(api, flow_id, "?limit=3&first=3")
     assert ([step["number"] for step in second["steps"]], second["next"]) == ([3, 4], None)
+
+
+async def test_who_follows_a_flow_is_woken_by_the_end_of_each_step(api: Api, server: Server) -> None:
+    flow_id = await submit(api, a_step("a"), a_step("b", "a"), a_step("c", "b"))
+    news = asyncio.Event()
+    stop = server.engine.watching(flow_id, news)
+    for queue in ("a", "b"):
+        await succeed(api, queue)
+        assert news.is_set(), "it need not wait until the log is read again anyway"
+        news.clear()
+    stop()
 
 
 async def test_a_flow_is_cancelled_with_its_steps(api: Api) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.serving import on_sqlite, serving, talking
+from tests.api.test_flows import a_step, submit
 from tests.commands.running import CHARGEHAND, ENVIRON, chargehand, invoked
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -48,6 +49,21 @@ async def test_ids_of_jobs_are_completed_with_kind_queue_and_state(store_url: st
             told = await chargehand(server.url, environ={"_CHARGEHAND_COMPLETE": f"complete_{shell}", **environ})
             assert job_id in told.good().out
             assert "job q: queued" in told.out.replace("\\", "")
+
+
+@on_sqlite
+async def test_ids_of_flows_and_names_of_their_steps_are_completed(store_url: str) -> None:
+    async with serving(store_url) as server, talking(server) as api:
+        await api.submit()
+        flow_id = await submit(api, a_step("build"), a_step("test", "build"), name="night")
+        for asked, told in (
+            ("chargehand flows show 01", [f"flow night: running {flow_id}"]),
+            (f"chargehand flows retry {flow_id} --from te", ["waiting test"]),
+            ("chargehand flows retry 123 --from te", []),
+        ):
+            environ = {"_TYPER_COMPLETE_ARGS": asked, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+            found = await chargehand(server.url, environ={"_CHARGEHAND_COMPLETE": "complete_fish", **environ})
+            assert [" ".join(reversed(line.split("\t"))) for line in found.good().out.split("\n") if line] == told
 
 
 async def test_without_a_server_nothing_is_completed_and_nothing_fails() -> None:

@@ -27,7 +27,8 @@ NOWHERE = "http://127.0.0.1:9"
         (("submit", "--server", "SN-1", "/dev/null", "--delay", "3"), "a recipe starts when its server is free"),
         (("submit", "--server", "no serial", __file__), "is not JSON"),
         (("jobs", "list", "--state", "done"), "must be one of queued, running, succeeded, failed, cancelled"),
-        (("jobs", "list", "--kind", "chat"), "must be one of inference, task, provision, batch, job"),
+        (("jobs", "list", "--kind", "chat"), "must be one of inference, task, provision, batch, flow, job"),
+        (("flows", "submit", "/nowhere.json"), "/nowhere.json cannot be read: No such file or directory"),
         (("jobs", "list", "--queue", "q"), "needs the kind of the queue too"),
         (("deliveries", "list", "--state", "lost"), "must be one of pending, delivered, dead"),
         (

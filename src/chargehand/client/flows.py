@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from chargehand.client.errors import JobFailed, NotDone
-from chargehand.client.transport.calls import given, key_header, path_of
+from chargehand.client.transport.calls import LARGEST_PAGE, given, key_header, path_of
 from chargehand.client.transport.job_log import JobCalls, JobLog
 from chargehand.client.types.engine import Event, MovedJob, State, SubmittedJob, Webhook
 from chargehand.client.types.flows import Flow, FlowStep, ListedFlow, NewStep
@@ -31,9 +31,10 @@ class FlowCalls(JobCalls[Event, Flow]):
         body = {"steps": list(steps), **given(wishes)}
         return await self._call("POST", "/flows", SubmittedJob, body, safe=True, headers=key_header(idempotency_key))
 
-    async def get(self, flow_id: str, *, first: int = 0, retries: int | None = None) -> Flow:
-        """The flow with up to 500 of its steps, from this number on."""
-        return await self._get(path_of("flows", flow_id), Flow, query={"first": str(first)}, retries=retries)
+    async def get(self, flow_id: str, *, first: int = 0, limit: int = LARGEST_PAGE, retries: int | None = None) -> Flow:
+        """The flow with so many of its steps, up to 500, from this number on."""
+        query = {"first": str(first), "limit": str(limit)}
+        return await self._get(path_of("flows", flow_id), Flow, query=query, retries=retries)
 
     async def steps(self, flow_id: str) -> AsyncGenerator[FlowStep, None]:
         """All steps of the flow, in the order in which they were submitted."""

@@ -2,17 +2,18 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from chargehand.commands.refusals import for_programs, refuse
+from chargehand.commands.refusals import ID, for_programs, refuse
 
 T = TypeVar("T", bound=str)
 
 DEFAULT_URL = "http://127.0.0.1:8484"
 HOW_TO_LIST_JOBS = "chargehand jobs list"
+HOW_TO_LIST_FLOWS = "chargehand flows list"
 MAX_INPUT = 100_000_000  # as much as a server accepts by default for a model
 COMPLETED_JOBS = 30
 COMPLETION_SECONDS = 0.5
@@ -20,7 +21,35 @@ MAX_COMPLETION = 1 << 20
 
 
 def job_ids(incomplete: str) -> list[tuple[str, str]]:
-    """Complete the id of a job with the newest ones, if the server answers at once. Without the client, which is slow to import."""
+    """Complete the id of a job with the newest ones."""
+    return _newest(incomplete)
+
+
+def flow_ids(incomplete: str) -> list[tuple[str, str]]:
+    return _newest(incomplete, "&kind=flow")
+
+
+def step_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Complete the name of a step of the flow that stands before it on the command line."""
+    words = [
+        str(context.params.get("flow")),
+        *context.args,
+    ]  # an option without a value keeps the arguments from being parsed
+    flow = next(filter(ID.fullmatch, map(str.upper, words)), "")
+    steps = _asked(f"/engine/flows/{flow}", "steps") if flow else []
+    return [(step["name"], step["state"]) for step in steps if step["name"].startswith(incomplete)]
+
+
+def _newest(incomplete: str, which: str = "") -> list[tuple[str, str]]:
+    return [
+        (job["id"], f"{job['kind']} {job['queue']}: {job['state']}")
+        for job in _asked(f"/engine/jobs?limit={COMPLETED_JOBS}{which}", "jobs")
+        if job["id"].startswith(incomplete.upper())
+    ]
+
+
+def _asked(path: str, member: str) -> list[dict[str, Any]]:
+    """Read a list if the server answers at once. Without the client, which is slow to import."""
     url = os.environ.get("CHARGEHAND_URL") or DEFAULT_URL
     token = os.environ.get("CHARGEHAND_TOKEN", "")
     if not url.startswith(("http://", "https://")):
@@ -31,16 +60,12 @@ def job_ids(incomplete: str) -> list[tuple[str, str]]:
         import msgspec
 
         request = urllib.request.Request(  # noqa: S310 - the scheme is checked above
-            f"{url.rstrip('/')}/engine/jobs?limit={COMPLETED_JOBS}",
+            f"{url.rstrip('/')}{path}",
             headers={"Authorization": f"Bearer {token}"} if token else {},
         )
         with urllib.request.urlopen(request, timeout=COMPLETION_SECONDS) as answer:  # noqa: S310
-            jobs = msgspec.json.decode(answer.read(MAX_COMPLETION))["jobs"]
-        return [
-            (job["id"], f"{job['kind']} {job['queue']}: {job['state']}")
-            for job in jobs
-            if job["id"].startswith(incomplete.upper())
-        ]
+            found: list[dict[str, Any]] = msgspec.json.decode(answer.read(MAX_COMPLETION))[member]
+            return found
     except Exception:  # whatever it is: a shell that completes cannot show it
         return []
 
@@ -68,6 +93,19 @@ JobIds = Annotated[
     list[str],
     typer.Argument(metavar="JOB…", help="Ids of jobs, as `submit` and `jobs list` show them.", autocompletion=job_ids),
 ]
+FlowId = Annotated[
+    str,
+    typer.Argument(
+        metavar="FLOW", help="The flow's id, as `flows submit` and `flows list` show it.", autocompletion=flow_ids
+    ),
+]
+FlowIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FLOW…", help="Ids of flows, as `flows submit` and `flows list` show them.", autocompletion=flow_ids
+    ),
+]
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show what happens to the job until it ends, as `watch` does.")]
 
 
@@ -93,6 +131,26 @@ def show_found(value: Any, json: bool, lines: Callable[[], Iterable[str]]) -> No
         show_json(value)
     else:
         typer.echo("\n".join(lines()))
+
+
+def show_page(
+    member: str,
+    found: Sequence[Any],
+    limit: int,
+    json: bool,
+    lines: Callable[[Sequence[Any]], Iterable[str]],
+    none: str,
+) -> None:
+    """Print a list of at most `limit`, of which one more was asked for, so that it is known whether there are more."""
+    shown, following = found[:limit], found[limit - 1].id if len(found) > limit else None
+    if json:
+        show_json({member: shown, "next": following})
+    elif shown:
+        typer.echo("\n".join(lines(shown)))
+        if following:
+            typer.echo(f"There may be more: --before {following}, or a higher --limit.", err=True)
+    else:
+        typer.echo(none)
 
 
 def called(file: str) -> str:

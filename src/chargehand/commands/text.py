@@ -21,6 +21,7 @@ OF_WORDS = {
     "disabled": "red",
     "away": "yellow",
     "cancelled": "yellow",
+    "skipped": "yellow",
     "paused": "yellow",
     "pending": "yellow",
     "warning": "yellow",
@@ -35,6 +36,12 @@ def clean(text: str) -> str:
 def clean_lines(text: str) -> str:
     """`clean` for text of several lines."""
     return "".join(each if each.isprintable() or each in "\n\t" else " " for each in text)
+
+
+def shorten(text: str, characters: int) -> str:
+    """`clean` for text that may be long."""
+    line = clean(text)
+    return line if len(line) <= characters else f"{line[: characters - 1]}…"
 
 
 def columns(rows: Iterable[Sequence[str]], indent: str = "", styles: Mapping[str, str] = {}) -> list[str]:

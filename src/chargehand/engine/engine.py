@@ -472,6 +472,9 @@ class Engine:
         self._store.notify(queue, run_at, moved.job_id, moved.endpoints)
         if moved.successor is not None:
             self._moved(moved.successor)
+        if moved.flow:
+            self._wake_watchers(moved.flow)
+            self._store.notify(job_id=moved.flow)
         for other in moved.others:
             self._moved(other)
 

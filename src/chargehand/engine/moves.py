@@ -82,6 +82,7 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
     endpoints: tuple[str, ...] = ()  # where deliveries were put
     successor: "Moved | None" = None  # of the job that was submitted with it
     others: tuple["Moved", ...] = ()  # of its flow: what else moved in the same commit
+    flow: str = ""  # whose log says that this step has ended
 
     @property
     def tenant(self) -> str:

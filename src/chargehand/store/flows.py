@@ -57,10 +57,12 @@ class Following:
         return self._moved[flow]
 
     def join(self, answers: Iterable[Moved | None]) -> list[Moved | None]:
-        """Return the answers, with what else moved."""
-        others = {job_id: tuple(self._moved[flow]) for flow, job_id in self._answered.items()}
+        """Return the answers, with what else moved, and in which flow."""
+        flows = {job_id: flow for flow, job_id in self._answered.items()}
         return [
-            replace(answer, others=others[answer.job_id]) if answer is not None and answer.job_id in others else answer
+            replace(answer, others=tuple(self._moved[flow]), flow=flow)
+            if answer is not None and (flow := flows.get(answer.job_id)) is not None
+            else answer
             for answer in answers
         ]
 

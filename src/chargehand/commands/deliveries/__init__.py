@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chargehand.commands.connection import connected
-from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, one_of, show_found, show_json
+from chargehand.commands.options import (
+    DEFAULT_URL,
+    Json,
+    Limit,
+    Token,
+    Url,
+    one_of,
+    show_found,
+    show_json,
+    show_page,
+)
 from chargehand.commands.refusals import each_of, job_id_of, refuse
 
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ def list_deliveries(
     ] = "",
     endpoint: Annotated[str, typer.Option(metavar="ENDPOINT", help="Only to this endpoint: its id or URL.")] = "",
     job: Annotated[str, typer.Option(metavar="JOB", help="Only deliveries about this job.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 20,
+    limit: Limit = 20,
     before: Annotated[
         str, typer.Option(metavar="DELIVERY", help="Only deliveries older than this one: the next page.")
     ] = "",
@@ -50,15 +60,8 @@ def list_deliveries(
         found = list(
             client.deliveries.find(state=by_state, job=job_id, endpoint=endpoint_id, before=before, limit=limit + 1)
         )
-    found, following = found[:limit], found[limit - 1].id if len(found) > limit else None
-    if json:
-        show_json({"deliveries": found, "next": following})
-    elif found:
-        typer.echo("\n".join(deliveries_table(found)))
-        if following:
-            typer.echo(f"There may be more: --before {following}, or a higher --limit.", err=True)
-    else:
-        typer.echo("No delivery matches." if state or endpoint or job or before else NONE_YET)
+    none = "No delivery matches." if state or endpoint or job or before else NONE_YET
+    show_page("deliveries", found, limit, json, deliveries_table, none)
 
 
 @app.command("show")

@@ -13,12 +13,14 @@ from chargehand.commands.options import (
     JobId,
     JobIds,
     Json,
+    Limit,
     Token,
     Url,
     Watch,
     one_of,
     show_found,
     show_json,
+    show_page,
 )
 from chargehand.commands.refusals import each_of, job_id_of, refuse
 from chargehand.commands.watch import watch_to_the_end
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 MAX_EVENTS = 20_000  # `watch --json` prints more
 SHOWN_DELIVERIES = 50
 STATES: "tuple[State, ...]" = ("queued", "running", "succeeded", "failed", "cancelled")
-KINDS = ("inference", "task", "provision", "batch", "job")
+KINDS = ("inference", "task", "provision", "batch", "flow", "job")
 
 app = typer.Typer(help="Jobs of all doors: list, show, cancel and retry them.", no_args_is_help=True)
 
@@ -47,7 +49,7 @@ def list_jobs(
     queue: Annotated[
         str, typer.Option(help="Only jobs of this queue: a model, a command, a server's serial or a name; with --kind.")
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 20,
+    limit: Limit = 20,
     before: Annotated[
         str, typer.Option(metavar="JOB", help="Only jobs older than this one: the next page, as `next` names it.")
     ] = "",
@@ -72,16 +74,8 @@ def list_jobs(
     with connected(url, token) as client:
         jobs = client.engine.jobs(state=by_state, kind=kind, queue=name, before=cursor, limit=limit + 1)
         found = list(islice(jobs, limit + 1))
-    found, following = found[:limit], found[limit - 1].id if len(found) > limit else None
-    if json:
-        show_json({"jobs": found, "next": following})
-        return
-    if not found:
-        typer.echo("No job matches." if state or kind or before else "No jobs yet: chargehand submit --help")
-        return
-    typer.echo("\n".join(jobs_table(found)))
-    if following:
-        typer.echo(f"There may be more: --before {following}, or a higher --limit.", err=True)
+    none = "No job matches." if state or kind or before else "No jobs yet: chargehand submit --help"
+    show_page("jobs", found, limit, json, jobs_table, none)
 
 
 @app.command("show")
@@ -116,11 +110,11 @@ def cancel(jobs: JobIds, url: Url = DEFAULT_URL, token: Token = "", json: Json =
     Example: chargehand jobs cancel 01K8Z4T5Y6M7QW3RX2B9VN0HCD
     """
     from chargehand.commands.doors import cancel as do
+    from chargehand.commands.jobs.text import cancelled_line
 
     def one(job_id: str) -> None:
         _, found = _changed(do, job_id, url, token)
-        done = "cancelled" if found.state == "cancelled" else f"being cancelled, and still {found.state}"
-        show_found(found, json, lambda: [f"{found.id} is {done}."])
+        show_found(found, json, lambda: [cancelled_line(found.id, found.state)])
 
     each_of([job_id_of(each) for each in jobs], one)
 

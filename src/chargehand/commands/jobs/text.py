@@ -7,13 +7,14 @@ import msgspec
 
 from chargehand.client.types.deliveries import Delivery
 from chargehand.client.types.engine import Event, Job, ListedJob
+from chargehand.client.types.flows import Flow
 from chargehand.client.types.inference import Job as InferenceJob
 from chargehand.client.types.provisioning import Job as ProvisioningJob
 from chargehand.client.types.tasks import Task
-from chargehand.commands.doors import AnyJob, of_engine
+from chargehand.commands.doors import AnyJob, how_to_retry, of_engine, waits_for
+from chargehand.commands.flows.text import flow_lines
 from chargehand.commands.provision.job_text import job_lines as provisioning_lines
-from chargehand.commands.text import OF_WORDS, ago, between, clean, clean_lines, clock, columns, day, lasted, table
-from chargehand.commands.watch.follow import waits_for
+from chargehand.commands.text import OF_WORDS, ago, between, clean_lines, clock, columns, day, lasted, shorten, table
 from chargehand.commands.watch.show import answer_of
 
 SHOWN_CHARACTERS = 2000  # of a payload or a result; --json has all
@@ -39,15 +40,20 @@ def _took(job: ListedJob) -> str:
 
 def _note(job: ListedJob) -> str:
     if job.error:
-        text = clean(job.error)
-        return text if len(text) <= SHOWN_ERROR else f"{text[:SHOWN_ERROR]}…"
-    return f"waits for {job.waiting_for}" if job.waiting_for else ""
+        return shorten(job.error, SHOWN_ERROR)
+    return f"waits for {waits_for(job)}" if job.waiting_for else ""
+
+
+def cancelled_line(job_id: str, state: str) -> str:
+    return f"{job_id} is {'cancelled' if state == 'cancelled' else f'being cancelled, and still {state}'}."
 
 
 def job_lines(job: Job, own: AnyJob, events: Sequence[Event], deliveries: Sequence[Delivery]) -> list[str]:
     """`own` is the job as its door shows it."""
     if isinstance(own, ProvisioningJob):
         return provisioning_lines(own)
+    if isinstance(own, Flow):
+        return [*flow_lines(own), *_webhooks(job, deliveries)]
     rows = [
         ("job", job.id),
         ("kind", job.kind),
@@ -56,6 +62,7 @@ def job_lines(job: Job, own: AnyJob, events: Sequence[Event], deliveries: Sequen
         ("attempts", f"{job.attempt} of {job.max_attempts}"),
         ("created", f"{day(job.created_at)}, {ago(job.created_at)}"),
     ]
+    rows += [("step of", f"{job.flow}, a flow: chargehand flows show {job.flow}")] if job.flow else []
     rows += [("took", _took(job))] if job.finished_at else []
     rows += [("waits for", waits_for(own) or waits_for(job))] if job.waiting_for else []
     rows += [("owner", f"{job.lease_owner}, lease until {clock(job.lease_until)}")] if job.lease_owner else []
@@ -65,8 +72,9 @@ def job_lines(job: Job, own: AnyJob, events: Sequence[Event], deliveries: Sequen
     lines += _part("asked", _asked(job, own))
     lines += _part("answer" if isinstance(own, InferenceJob) else "result", answer_of(job.result))
     lines += _happened(events) + _webhooks(job, deliveries)
-    if job.state in ("failed", "cancelled") and job.kind != "batch":
-        lines += ["", f"to try it again: chargehand jobs retry {job.id}"]
+    again = how_to_retry(job)
+    if again and job.state in ("failed", "cancelled"):
+        lines += ["", f"to try it again: {again}"]
     return lines
 
 

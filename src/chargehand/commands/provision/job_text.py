@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Sequence
 
 from chargehand.client.types.provisioning import Event, FailureReport, Job, ListedProvisioningJob, StepProgress
+from chargehand.commands.doors import waits_for
 from chargehand.commands.text import between, clean, clock, columns, day, lasted
 from chargehand.doors.provisioning.taxonomy import Key
 
@@ -35,7 +36,7 @@ def job_lines(job: Job) -> list[str]:
         ("created", f"{day(job.created_at)}, {_age(job)}"),
     ]
     if not job.finished:
-        rows += [("waits for", job.waiting_for)] if job.waiting_for else []
+        rows += [("waits for", waits_for(job))] if job.waiting_for else []
         rows += [("now", job.progress.step)] if job.status != "queued" else []
         rows += [("gives up", f"{key} at {clock(at)}") for key, at in job.deadlines.items()]
     rows += [("heard", clock(job.progress.heard_at))] if job.progress.heard_at else []

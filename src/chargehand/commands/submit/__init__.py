@@ -1,17 +1,12 @@
 """`chargehand submit`: a chat, a task, a recipe for a server, or a job of the engine's own queues."""
 
-import sys
-import uuid
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
 
-from chargehand.commands.connection import connected
-from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, Watch, called, read_file, show_json
-from chargehand.commands.refusals import interruptible, refuse, same_again
-
-if TYPE_CHECKING:
-    from chargehand.commands.submit.requests import Submission
+from chargehand.commands.options import DEFAULT_URL, Json, Token, Url, Watch, called, read_file
+from chargehand.commands.refusals import refuse
 
 app = typer.Typer()
 
@@ -84,7 +79,9 @@ def submit(
         refuse(f"{'--delay' if delay else '--max-attempts'}: a recipe starts when its server is free, and runs once")
     if limit_key and not (command or queue):
         refuse("--limit-key is for tasks and jobs only: give --command or --queue")
+    from chargehand.commands.provision.connection import provisioning_refusals
     from chargehand.commands.submit import requests
+    from chargehand.commands.submit.sending import send
 
     given = _given(text, bool(server), bool(model))
     asked = requests.SubmitOptions(
@@ -99,7 +96,8 @@ def submit(
         if server
         else requests.job(queue, asked)
     )
-    _send(made, server, called(text), idempotency_key, url, token, watch, json)
+    refusals = partial(provisioning_refusals, url, token, server, called(text)) if server else None
+    send(made, idempotency_key, url, token, watch=watch, json=json, refusals=refusals)
 
 
 def _given(text: str, is_file: bool, is_prompt: bool) -> bytes:
@@ -108,30 +106,3 @@ def _given(text: str, is_file: bool, is_prompt: bool) -> bytes:
     if text.startswith("@") and not is_prompt:  # no JSON begins with @, but a prompt may
         return read_file(text[1:])
     return text.encode("utf-8", "surrogateescape")
-
-
-def _send(made: "Submission", serial: str, file: str, key: str, url: str, token: str, watch: bool, json: bool) -> None:
-    from chargehand.commands.doors import TABLE
-    from chargehand.commands.provision.connection import provisioning_refusals
-    from chargehand.commands.watch import watch_to_the_end
-
-    # The command makes a key where none is given, so that the client can repeat a request whose answer is lost without a second
-    # job, and the user, who is shown the key, can do so after the command has given up.
-    name = key or str(uuid.uuid4())
-    in_doubt, facts = same_again(name), {"idempotency_key": name}
-    refusals = provisioning_refusals(url, token, serial, file, facts) if made.kind == "provision" else None
-    with (
-        interruptible(f"The job may have been submitted; {in_doubt}"),
-        connected(url, token, in_doubt=in_doubt, facts=facts, explain_otherwise=refusals) as client,
-    ):
-        job_id = made.send(client, name)
-    if json:
-        show_json({"type": "submitted", "job_id": job_id, "kind": made.kind})
-    elif watch:
-        typer.echo(f"job {job_id}", err=True)
-    else:
-        typer.echo(job_id)
-        if sys.stdout.isatty():
-            typer.echo(f"to watch it: chargehand watch {job_id}", err=True)
-    if watch:
-        watch_to_the_end(job_id, url, token, json, TABLE[made.kind])

@@ -98,6 +98,33 @@ def job(queue: str, asked: SubmitOptions) -> Submission:
     return Submission("job", send)
 
 
+class FlowFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A flow as a file; the server says what is wrong within its fields."""
+
+    steps: list[msgspec.Raw]
+    name: str = ""
+    webhook: Any = None
+    metadata: msgspec.Raw = msgspec.Raw()
+
+
+def flow(text: bytes, file: str, name: str, webhook: str) -> Submission:
+    """`name` and `webhook` replace those of the file."""
+    try:
+        asked = msgspec.json.decode(payload(text, file), type=FlowFile)
+    except msgspec.ValidationError as error:
+        refuse(
+            f"{file} is not a flow: {error}; it is an object with `steps`, and if you like `name`, `webhook` and `metadata`"
+        )
+
+    def send(client: Client, key: str) -> str:
+        parts: dict[str, Any] = {"steps": asked.steps, "metadata": asked.metadata or None}
+        return client.flows.submit(
+            **parts, name=name or asked.name, webhook=webhook or asked.webhook, idempotency_key=key
+        ).job_id
+
+    return Submission("flow", send)
+
+
 def payload(text: bytes, name: str = "the payload") -> msgspec.Raw:
     """JSON as it was written: no digit of a large number is lost."""
     try:

@@ -37,7 +37,9 @@ def watch_to_the_end(job_id: str, url: str, token: str, json: bool, door: "Door 
     from chargehand.commands.doors import find
     from chargehand.commands.watch.follow import follow
 
-    goes_on = f"Job {job_id} continues. To watch it again: chargehand watch {job_id}; to cancel it: chargehand jobs cancel {job_id}"
-    with interruptible(goes_on), connected(url, token, how_to_list=HOW_TO_LIST_JOBS) as client:
+    noun, group, how_to_list = (door.noun, door.group, door.how_to_list) if door else ("job", "jobs", HOW_TO_LIST_JOBS)
+    again = f"To watch it again: chargehand watch {job_id}; to cancel it: chargehand {group} cancel {job_id}"
+    goes_on = f"{noun.capitalize()} {job_id} continues. {again}"
+    with interruptible(goes_on), connected(url, token, how_to_list=how_to_list) as client:
         outcome = follow(client, door or find(client, job_id)[0], job_id, as_json=json)
     raise typer.Exit(OF_OUTCOMES.get(outcome, FAILED))

@@ -1,12 +1,13 @@
 """Follow a job of any door: events go to stderr as they happen, and the result to stdout, so that it can be piped."""
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
 from chargehand.client import Client, Token
-from chargehand.client.transport.job_log import Reconnected
-from chargehand.commands.doors import AnyJob, Door, ending, last_start
+from chargehand.client.transport.job_log import Reconnected, ignore
+from chargehand.commands.doors import Door, ending, last_start, waits_for
 from chargehand.commands.watch.poll import polling
 from chargehand.commands.watch.show import JsonLines, PlainLines, Show
 
@@ -21,10 +22,10 @@ def follow(client: Client, door: Door, job_id: str, *, as_json: bool) -> str:
         return watch(client, job_id) or "failed"
     with closing(_show(as_json)) as show, ExitStack() as stack:
         after = last_start(client, door, job_id)
+        look_now: Callable[[], None] = ignore
         if not as_json and sys.stderr.isatty():
-            stack.enter_context(
-                polling(LOOK_SECONDS, lambda: waits_for(door.job(client)(job_id, retries=0)), show.waits)
-            )
+            look = stack.enter_context(polling(LOOK_SECONDS, lambda: _waits_for(client, door, job_id), show.waits))
+            look_now = look if door.kind == "flow" else ignore  # each event of a flow changes what is left of it
         outcome = ""
         each: Any
         for each in door.follow(client)(job_id, after, away=show.away, back=show.back):
@@ -36,9 +37,10 @@ def follow(client: Client, door: Door, job_id: str, *, as_json: bool) -> str:
                 seen = door.seen(each)
                 outcome = seen.outcome or outcome
                 show.event(each, seen)
+                look_now()
         end = ending(client, door, job_id, outcome)
         stack.close()
-        show.end(door, job_id, end)
+        show.end(job_id, end)
         return end.outcome
 
 
@@ -52,7 +54,6 @@ def _show(as_json: bool) -> Show:
     return PlainLines()
 
 
-def waits_for(job: AnyJob) -> str:
-    why = getattr(job, "waiting", None) or getattr(job, "waiting_for", None) or ""
-    before = getattr(job, "position", None)
-    return f"{why}; {before} before it" if why and before else why
+def _waits_for(client: Client, door: Door, job_id: str) -> str:
+    """Not every door says all that the engine knows."""
+    return waits_for(door.job(client)(job_id, retries=0)) or waits_for(client.engine.job(job_id, retries=0))

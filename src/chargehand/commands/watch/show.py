@@ -12,7 +12,7 @@ import msgspec
 from chargehand.client import Token
 from chargehand.client.answer import StreamedAnswer
 from chargehand.client.types.inference import Job, token_of
-from chargehand.commands.doors import AnyEvent, Door, JobEnding, Seen
+from chargehand.commands.doors import AnyEvent, JobEnding, Seen
 from chargehand.commands.text import clean, clock, paint
 from chargehand.commands.watch.notices import AwayNotices
 
@@ -32,7 +32,7 @@ class Show(AwayNotices):
     def waits(self, why: str) -> None:
         pass
 
-    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
+    def end(self, job_id: str, end: JobEnding) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -46,10 +46,10 @@ class PlainLines(Show):
         if line := event_line(seen):
             print(line, file=sys.stderr, flush=True)
 
-    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
+    def end(self, job_id: str, end: JobEnding) -> None:
         if end.outcome == "succeeded":
             print(answer_of(end.result), flush=True)
-        print(last_line(door, job_id, end), file=sys.stderr, flush=True)
+        print(last_line(job_id, end), file=sys.stderr, flush=True)
 
 
 class JsonLines(Show):
@@ -72,7 +72,7 @@ class JsonLines(Show):
             fields = {"text": news.text, "thinking": news.thinking, "restarted": news.restarted}
             self._print("token", {name: value for name, value in fields.items() if value or name == "text"})
 
-    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
+    def end(self, job_id: str, end: JobEnding) -> None:
         self._print("end", {"job_id": job_id, "outcome": end.outcome, "result": end.result, "error": end.error or None})
 
     def _print(self, kind: str, fields: dict[str, Any]) -> None:
@@ -87,9 +87,9 @@ def event_line(seen: Seen) -> str:
     return f"{clock(seen.at)}  {seen.word or '-':<12}  {percent}{clean(seen.text)}".rstrip()
 
 
-def last_line(door: Door, job_id: str, end: JobEnding) -> str:
+def last_line(job_id: str, end: JobEnding) -> str:
     if end.outcome == "failed":
-        again = "" if door.retry is None else f"; to try it again: chargehand jobs retry {job_id}"
+        again = f"; to try it again: {end.how_to_retry}" if end.how_to_retry else ""
         return f"{job_id} failed: {clean(end.error) or 'the server gives no reason'}{again}"
     known = measured(end.job) if isinstance(end.job, Job) else ""
     what = f"{job_id} was cancelled" if end.outcome == "cancelled" else f"{job_id} {end.outcome}"

@@ -8,7 +8,7 @@ from rich.status import Status
 from rich.text import Text
 
 from chargehand.client import ClientError, Token
-from chargehand.commands.doors import AnyEvent, Door, JobEnding, Seen
+from chargehand.commands.doors import AnyEvent, JobEnding, Seen
 from chargehand.commands.text import OF_WORDS, clean, clean_lines, lasted, paint
 from chargehand.commands.watch.show import Show, answer_of, dim, event_line, last_line
 
@@ -34,7 +34,9 @@ class Terminal(Show):
     # what happens -------------------------------------------------------------------------------------------------------
 
     def event(self, event: AnyEvent, seen: Seen) -> None:
-        self._word, self._why = seen.word or self._word, ""
+        self._word = seen.word or self._word
+        if seen.move != "note":
+            self._why = ""
         if self._said and seen.move in ("park", "retry", "claim"):
             self._said, self._repeated = "", 0
             self._line(dim("the answer begins again"))
@@ -91,13 +93,13 @@ class Terminal(Show):
         if not self._mid_line:
             self._spin(self._now())
 
-    def end(self, door: Door, job_id: str, end: JobEnding) -> None:
+    def end(self, job_id: str, end: JobEnding) -> None:
         self.close()
         answer = answer_of(end.result) if end.outcome == "succeeded" else ""
         if answer and (answer != self._said or not self._to_terminal):
             self._line("")
             print(clean_lines(answer) if self._to_terminal else answer, flush=True)
-        self._line(paint(last_line(door, job_id, end), OF_WORDS.get(end.outcome, ""), sys.stderr))
+        self._line(paint(last_line(job_id, end), OF_WORDS.get(end.outcome, ""), sys.stderr))
 
     def close(self) -> None:
         if self._status is not None:
