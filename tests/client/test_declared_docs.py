@@ -25,6 +25,12 @@ order.id: Expected int, got str
 friday-mail 0 9 * * FRI
 [2]
 """
+SAID_OF_FLOWS = """ada: parcel 17 has 290 g
+790 g in the red van
+['ada: 500 g in the blue van', 'bob: 500 g in the blue van']
+eve: no parcel: there is nothing to pack
+the job failed: skipped: step 'pack' failed
+"""
 
 
 def test_every_program_is_run() -> None:
@@ -46,12 +52,14 @@ def test_the_programs_do_what_the_page_says(tmp_path: Path) -> None:
         with subprocess.Popen([CHARGEHAND, *worker.split()[1:]], cwd=here, env=environ) as working:
             try:
                 assert _run([sys.executable, "order.py"], here, environ) == SAID
+                assert _run([sys.executable, "flow.py"], here, environ) == SAID_OF_FLOWS
             finally:
                 working.terminate()
         schedules = {each.name: each.cron for each in server.client.schedules.find()}
         assert schedules == {"sweep": "30 2 * * *", "friday-mail": "0 9 * * FRI"}
         assert server.client.topics.get("pack").policy.max_consumers == 10
     assert "3 passed" in _run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], here, environ)
+    _run([sys.executable, "report.py"], here, environ)
     assert (
         _run(
             [sys.executable, "-c", "import shop.users, chargehand.client as c; c.App(middleware=[shop.users.Users()])"],

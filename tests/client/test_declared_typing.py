@@ -6,7 +6,7 @@ from mypy import api
 
 PROGRAM = """
 from typing import assert_type
-from chargehand.client import App, Every, Fail, Retries, SentTask
+from chargehand.client import App, DeclaredFlow, Every, Fail, NewStep, Retries, SentFlow, SentTask, Step, chain, group, join
 
 app = App()
 
@@ -28,6 +28,10 @@ def index(rows: list[str]) -> list[int | Exception]:
 @app.batch(100)
 async def insert(rows: list[str]) -> None: ...
 
+@app.task
+def total(numbers: list[list[int]], name: str = "") -> dict[str, int]:
+    return {name: 0}
+
 def right() -> None:
     assert_type(greet("fox"), str)
     assert_type(greet.send("fox", times=2), SentTask[str])
@@ -38,7 +42,24 @@ def right() -> None:
     assert_type(insert.send("a").result(), None)
     greet.schedule("nightly", "@daily", name="fox")
 
+def right_flows() -> None:
+    greeting = greet.step("fox", times=2)
+    assert_type(greeting, Step[str])
+    assert_type(greeting.result, str)
+    assert_type(chain(greeting, render), DeclaredFlow[list[int]])
+    assert_type(chain(greeting, render, clean.step()).send(name="x"), SentFlow[None])
+    assert_type(chain(greeting, lambda name: greet.step(name, times=3), index.step), DeclaredFlow[int])
+    assert_type(chain(greeting, lambda film: group(render.step(film), render.step("x")), total).send().result(), dict[str, int])
+    assert_type(join([render.step("a"), render.step("b")], lambda all: total.step(all, name="x")), DeclaredFlow[dict[str, int]])
+    assert_type(join((render.step(name) for name in "abc"), total), DeclaredFlow[dict[str, int]])
+    assert_type(group(greeting, greet.step(greeting.error)).result, list[str])
+    report = Step.of(NewStep("report", "inference", {"model": "m", "prompt": f"about {greeting.result}"}))
+    chain(report, lambda answer: greet.step(answer.message.content))
+    assert_type(render.step("a").after(greeting, report, on="failed", need="any").named("b").result[0], int)
+    chain(greeting, render, group(clean.step()), clean.step(), greet.step("a"), greet, render)
+
 async def also_right() -> None:
+    assert_type(await (await chain(greet.step("fox"), render).asend()).aresult(timeout=3), list[int])
     assert_type(await render("fox"), list[int])
     assert_type(await render.asend("fox"), SentTask[list[int]])
     assert_type(await (await greet.asend("fox")).aresult(timeout=3), str)
@@ -53,6 +74,18 @@ def wrong() -> None:
     index.send(3)
     greet("fox", 1, 2)
     greet.send("fox").result().real
+    greet.step(3)
+    greet.step(greet.step("fox"))
+    render.step(render.step("fox").result)
+    chain(greet.step("fox"), total)
+    chain(greet.step("fox"), lambda name: greet.step(name, times="3"))
+    chain(render.step("fox"), lambda numbers: greet.step(numbers))
+    chain(greet, render)
+    join([greet.step("fox")], total)
+    group(greet.step("fox"), render)
+    greet.step("fox").result.nope
+    greet.step("fox").after(render.step("x"), on="ended")
+    greet.step("fox").send(key="k")
 """
 
 

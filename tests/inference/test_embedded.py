@@ -97,7 +97,7 @@ def _end_by_start() -> float:
     running.returncode = os.waitstatus_to_exitcode(status)
     running.communicate()
     assert running.returncode == 0
-    return (usage.ru_utime + usage.ru_stime - start) / start
+    return float((usage.ru_utime + usage.ru_stime - start) / start)
 
 
 async def test_the_embedded_target_starts_and_answers_with_a_story(

@@ -5,10 +5,11 @@ from chargehand.client.blocking import Client
 from chargehand.client.client import AsyncClient
 from chargehand.client.declared.app import App
 from chargehand.client.declared.declaration import Every
+from chargehand.client.declared.flows import DeclaredFlow, Step, chain, group, join
 from chargehand.client.declared.handler import current_task
 from chargehand.client.declared.middleware import Middleware
 from chargehand.client.declared.retries import Retries
-from chargehand.client.declared.sent import SentTask
+from chargehand.client.declared.sent import SentFlow, SentTask
 from chargehand.client.declared.task import BatchTask, DeclaredTask
 from chargehand.client.declared.values import PayloadError
 from chargehand.client.errors import (
@@ -28,6 +29,7 @@ from chargehand.client.errors import (
     Unauthenticated,
 )
 from chargehand.client.types.engine import RateOfStarts
+from chargehand.client.types.flows import NewStep
 from chargehand.client.types.inference import Token, Wish
 from chargehand.client.types.schedules import KeyPolicy
 from chargehand.client.types.tasks import Created, Nacked, NewTask, Result, Task, TaskArtifact, WorkerSubscription
@@ -47,6 +49,7 @@ __all__ = [
     "ClientError",
     "Conflict",
     "Created",
+    "DeclaredFlow",
     "DeclaredTask",
     "Every",
     "Fail",
@@ -56,6 +59,7 @@ __all__ = [
     "KeyPolicy",
     "Middleware",
     "Nacked",
+    "NewStep",
     "NewTask",
     "NoAnswer",
     "NotDone",
@@ -65,10 +69,12 @@ __all__ = [
     "Result",
     "Retries",
     "Retry",
+    "SentFlow",
     "SentTask",
     "ServerFault",
     "SignatureError",
     "SoftTimeLimit",
+    "Step",
     "Task",
     "TaskArtifact",
     "TaskEnded",
@@ -77,6 +83,9 @@ __all__ = [
     "Wish",
     "Worker",
     "WorkerSubscription",
+    "chain",
     "current_task",
+    "group",
+    "join",
     "verify_webhook",
 ]

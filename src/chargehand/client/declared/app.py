@@ -27,13 +27,17 @@ from chargehand.client.client import AsyncClient
 from chargehand.client.declared.batches import BatchOf
 from chargehand.client.declared.declaration import Every, declaration
 from chargehand.client.declared.eager import arun_eagerly, run_eagerly
+from chargehand.client.declared.eager_flow import arun_flow_eagerly, run_flow_eagerly
+from chargehand.client.declared.flows import DeclaredFlow
+from chargehand.client.declared.graph import Graph
 from chargehand.client.declared.middleware import Middleware
 from chargehand.client.declared.policies import set_policies
 from chargehand.client.declared.retries import Retries
-from chargehand.client.declared.sent import SentTask
+from chargehand.client.declared.sent import SentFlow, SentTask
 from chargehand.client.declared.task import BatchTask, DeclaredTask, Sender
 from chargehand.client.errors import refused
 from chargehand.client.types.engine import RateOfStarts
+from chargehand.client.types.flows import FlowOptions
 from chargehand.client.types.schedules import KeyPolicy
 from chargehand.client.types.tasks import Created, NewTask, Result, Task
 from chargehand.client.worker.worker import Worker
@@ -175,13 +179,13 @@ class App:
     # for declared tasks
 
     def send(self, task: Sender[R], new: NewTask) -> SentTask[R]:
-        new = self._prepared(task, new)
+        new = self.prepared(task, new)
         if self._eager:
             return self._ended(task, run_eagerly(task.handler(), new))
         return task.sent(self.client.tasks.create(**asdict(new)).id)
 
     async def asend(self, task: Sender[R], new: NewTask) -> SentTask[R]:
-        new = self._prepared(task, new)
+        new = self.prepared(task, new)
         if self._eager:
             return self._ended(task, await arun_eagerly(task.handler(), new))
         return task.sent((await self.async_client.tasks.create(**asdict(new))).id)
@@ -189,16 +193,37 @@ class App:
     def send_many(self, task: Sender[R], new_tasks: Sequence[NewTask]) -> list[SentTask[R]]:
         if self._eager:
             return [self.send(task, new) for new in new_tasks]
-        made = self.client.tasks.create_many([self._prepared(task, new) for new in new_tasks])
+        made = self.client.tasks.create_many([self.prepared(task, new) for new in new_tasks])
         return [task.sent(task_id) for task_id in _ids(made)]
 
     async def asend_many(self, task: Sender[R], new_tasks: Sequence[NewTask]) -> list[SentTask[R]]:
         if self._eager:
             return [await self.asend(task, new) for new in new_tasks]
-        made = await self.async_client.tasks.create_many([self._prepared(task, new) for new in new_tasks])
+        made = await self.async_client.tasks.create_many([self.prepared(task, new) for new in new_tasks])
         return [task.sent(task_id) for task_id in _ids(made)]
 
-    def _prepared(self, task: Sender[Any], new: NewTask) -> NewTask:
+    def send_flow(self, flow: DeclaredFlow[R], **options: Unpack[FlowOptions]) -> SentFlow[R]:
+        """Send the steps of a flow; none, if the server refuses one."""
+        graph = Graph(flow)
+        if self._eager:
+            ended = run_flow_eagerly(graph)
+            return SentFlow(self, ended[0].id, graph.ends(flow), ended)
+        return SentFlow(self, self.client.flows.submit(graph.new_steps(), **options).job_id, graph.ends(flow))
+
+    async def asend_flow(self, flow: DeclaredFlow[R], **options: Unpack[FlowOptions]) -> SentFlow[R]:
+        graph = Graph(flow)
+        if self._eager:
+            ended = await arun_flow_eagerly(graph)
+            return SentFlow(self, ended[0].id, graph.ends(flow), ended)
+        made = await self.async_client.flows.submit(graph.new_steps(), **options)
+        return SentFlow(self, made.job_id, graph.ends(flow))
+
+    def sent_flow(self, flow: DeclaredFlow[R], flow_id: str) -> SentFlow[R]:
+        """A flow like this one that was sent under this id, to wait for its result in any process."""
+        return SentFlow(self, flow_id, Graph(flow).ends(flow))
+
+    def prepared(self, task: Sender[Any], new: NewTask) -> NewTask:
+        """The task as it is sent: after the middleware."""
         if new.command != task.command:
             raise ValueError(f"this is a task for {new.command!r}, and not for {task.command!r}")
         for each in self.middleware:

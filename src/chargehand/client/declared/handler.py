@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from chargehand.client.declared.middleware import Middleware
 from chargehand.client.declared.retries import Retries
-from chargehand.client.declared.values import Arguments, PayloadError, Returns, Single
+from chargehand.client.declared.values import Arguments, PayloadError, Returns, Single, payload_of
 from chargehand.client.errors import Fail
 from chargehand.client.worker.held import Held
 
@@ -97,7 +97,7 @@ def _task_of(module: str, name: str) -> Any:
 def unpacked(arguments: Arguments | Single, held: Held) -> Any:
     """Another try would find the same payload, so the task fails for good."""
     try:
-        return arguments.unpack(held.task.payload_json)
+        return arguments.unpack(payload_of(held.task))
     except PayloadError as error:
         raise Fail(f"the payload is not what {held.command} takes: {error}") from None
 

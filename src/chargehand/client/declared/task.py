@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from chargehand.client.declared.batches import BatchHandler, BatchOf, types_of
 from chargehand.client.declared.declaration import Declaration, Every
+from chargehand.client.declared.flows import Step
 from chargehand.client.declared.handler import FunctionHandler, Surroundings
 from chargehand.client.declared.sent import SentTask
 from chargehand.client.declared.values import Arguments, Returns, Single, hints_of
 from chargehand.client.transport.calls import instant
+from chargehand.client.types.flows import NewStep
 from chargehand.client.types.schedules import Schedule
 from chargehand.client.types.tasks import NewTask
 
@@ -49,7 +51,7 @@ class Sender(Generic[R]):
     def __init__(self, app: "App", function: Callable[..., Any], declared: Declaration) -> None:
         self.declared = declared
         self.function = function
-        self._app = app
+        self.app = app
         self._base = NewTask(declared.command, None, priority=declared.priority, max_attempts=declared.retries.attempts)
 
     @property
@@ -67,10 +69,10 @@ class Sender(Generic[R]):
 
     def send_many(self, new_tasks: Iterable[NewTask]) -> list[SentTask[R]]:
         """Send what `new_task` made, a hundred in one request. ClientError if the server refuses one; the others are sent."""
-        return self._app.send_many(self, list(new_tasks))
+        return self.app.send_many(self, list(new_tasks))
 
     async def asend_many(self, new_tasks: Iterable[NewTask]) -> list[SentTask[R]]:
-        return await self._app.asend_many(self, list(new_tasks))
+        return await self.app.asend_many(self, list(new_tasks))
 
     @property
     def returns(self) -> Returns[R]:
@@ -82,10 +84,19 @@ class Sender(Generic[R]):
 
     def sent(self, task_id: str) -> SentTask[R]:
         """The task of this id, to wait for its result in any process."""
-        return SentTask(self._app, task_id, self.returns)
+        return SentTask(self.app, task_id, self.returns)
 
     def _new(self, payload: Raw) -> NewTask:
         return replace(self._base, payload=payload)
+
+    def prepared(self, new: NewTask, payload: Raw) -> NewTask:
+        """The task of a step as it is sent: with this payload, and after the middleware."""
+        return self.app.prepared(self, replace(new, payload=payload))
+
+    def _step(self, payload: Raw) -> Step[R]:
+        if self._base.idempotency_key:
+            raise ValueError("idempotency_key: a step has none; give it to the `send` of the flow")
+        return Step(NewStep("", "tasks", self._new(payload)), self)
 
     def _by_the_clock(self, name: str, every: str | Every, new: NewTask) -> dict[str, Any]:
         at = Every(every) if isinstance(every, str) else every
@@ -114,18 +125,22 @@ class DeclaredTask(Sender[R], Generic[P, Called, R]):
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> SentTask[R]:
         """Have a worker call the function. PayloadError if an argument is of another type than declared."""
-        return self._app.send(self, self.new_task(*args, **kwargs))
+        return self.app.send(self, self.new_task(*args, **kwargs))
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> SentTask[R]:
-        return await self._app.asend(self, self.new_task(*args, **kwargs))
+        return await self.app.asend(self, self.new_task(*args, **kwargs))
+
+    def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        """This call as a step of a flow. Arguments may be results of other steps, or have them in them."""
+        return self._step(self._arguments.pack_step(*args, **kwargs))
 
     def schedule(self, name: str, every: str | Every, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
         """Send this call by the clock. A schedule of this name is changed to it."""
-        return self._app.client.schedules.put(**self._by_the_clock(name, every, self.new_task(*args, **kwargs)))
+        return self.app.client.schedules.put(**self._by_the_clock(name, every, self.new_task(*args, **kwargs)))
 
     async def aschedule(self, name: str, every: str | Every, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
         new = self.new_task(*args, **kwargs)
-        return await self._app.async_client.schedules.put(**self._by_the_clock(name, every, new))
+        return await self.app.async_client.schedules.put(**self._by_the_clock(name, every, new))
 
     @functools.cached_property
     def returns(self) -> Returns[R]:
@@ -133,7 +148,7 @@ class DeclaredTask(Sender[R], Generic[P, Called, R]):
 
     def handler(self) -> FunctionHandler:
         self._arguments.check_types()
-        around = Surroundings(self._app.middleware, self.declared.retries)
+        around = Surroundings(self.app.middleware, self.declared.retries)
         return FunctionHandler(self.function, self._arguments, self.returns, around)
 
 
@@ -157,18 +172,22 @@ class BatchTask(Sender[R], Generic[T, R]):
 
     def send(self, payload: T) -> SentTask[R]:
         """Have a worker call the function with this payload, among others."""
-        return self._app.send(self, self.new_task(payload))
+        return self.app.send(self, self.new_task(payload))
 
     async def asend(self, payload: T) -> SentTask[R]:
-        return await self._app.asend(self, self.new_task(payload))
+        return await self.app.asend(self, self.new_task(payload))
+
+    def step(self, payload: T) -> Step[R]:
+        """This payload as a step of a flow. It may be the result of another step, or have one in it."""
+        return self._step(self._single.pack_step(payload))
 
     def schedule(self, name: str, every: str | Every, payload: T) -> Schedule:
         """Send this payload by the clock. A schedule of this name is changed to it."""
-        return self._app.client.schedules.put(**self._by_the_clock(name, every, self.new_task(payload)))
+        return self.app.client.schedules.put(**self._by_the_clock(name, every, self.new_task(payload)))
 
     async def aschedule(self, name: str, every: str | Every, payload: T) -> Schedule:
         new = self.new_task(payload)
-        return await self._app.async_client.schedules.put(**self._by_the_clock(name, every, new))
+        return await self.app.async_client.schedules.put(**self._by_the_clock(name, every, new))
 
     @functools.cached_property
     def returns(self) -> Returns[R]:
@@ -179,5 +198,5 @@ class BatchTask(Sender[R], Generic[T, R]):
         return Single(types_of(self.function)[0])
 
     def handler(self) -> BatchHandler:
-        around = Surroundings(self._app.middleware, self.declared.retries)
+        around = Surroundings(self.app.middleware, self.declared.retries)
         return BatchHandler(self.function, self._single, self.returns, around, self.of)

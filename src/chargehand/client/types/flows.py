@@ -1,9 +1,11 @@
 """Types of `client.flows`: flows, and their steps."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
 import msgspec
+
+from chargehand.client.types.engine import Webhook
 
 Door = Literal["engine", "tasks", "inference", "provisioning"]
 On = Literal["succeeded", "failed", "finished"]
@@ -24,6 +26,15 @@ class NewStep(msgspec.Struct, frozen=True, omit_defaults=True):
     body: Any
     after: Sequence[str | After] = ()
     need: Literal["all", "any"] = "all"
+
+
+class FlowOptions(TypedDict, total=False):
+    """What may be said of a flow, besides its steps."""
+
+    name: str
+    webhook: Webhook | str
+    metadata: Mapping[str, Any]
+    idempotency_key: str
 
 
 class AfterNumber(msgspec.Struct, frozen=True):
