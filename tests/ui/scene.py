@@ -35,6 +35,30 @@ SETTINGS: Json = {
 }
 
 
+def a_step(name: str, *after: str | Json, queue: str = "", **more: Any) -> Json:
+    body = {"queue": queue or f"flow-{name}", "payload": {}}
+    return {"name": name, "door": "engine", "body": body, "after": after, **more}
+
+
+RELEASE = (
+    a_step("checkout"),
+    a_step("build", "checkout"),
+    a_step("lint", "checkout"),
+    a_step("test", "build"),
+    a_step("explain-the-style", {"step": "lint", "on": "failed"}),
+    a_step("publish", "test", {"step": "lint", "on": "finished"}),
+    a_step("undo", {"step": "publish", "on": "failed"}),
+    {
+        "name": "announce",
+        "door": "tasks",
+        "body": {"command": "announce", "payload": {}},
+        "after": ["publish", "explain-the-style"],
+        "need": "any",
+    },
+    a_step("tidy-up", {"step": "announce", "on": "finished"}, {"step": "checkout", "on": "succeeded"}),
+)
+
+
 @dataclass
 class Scene:
     server: Server
@@ -69,6 +93,18 @@ class Scene:
         made = await self.call("POST", "/engine/jobs", {"queue": queue, "payload": {"n": 1}, **more})
         return str(made["job_id"])
 
+    async def flow(self, name: str, *steps: Json) -> str:
+        return str((await self.call("POST", "/engine/flows", {"name": name, "steps": steps}))["job_id"])
+
+    async def step_of(self, flow_id: str, name: str) -> Json:
+        steps = (await self.call("GET", f"/engine/flows/{flow_id}"))["steps"]
+        return next(step for step in steps if step["name"] == name)
+
+    async def finish(self, queue: str, move: str = "succeed", **more: Any) -> None:
+        """Claim the next job of a queue of the engine, and end it."""
+        [job] = (await self.call("POST", "/engine/claims", {"queues": [queue]}))["jobs"]
+        await self.call("POST", f"/engine/jobs/{job['id']}/{move}", {"lease": job["lease"], **more})
+
     async def ended(self, job_id: str) -> Json:
         async def there() -> Json | None:
             job: Json = await self.call("GET", f"/engine/jobs/{job_id}")
@@ -89,6 +125,7 @@ class Scene:
             await self.engine_job("thumbnails", webhook={"url": self.broken})
         await self.engine_job("invoices", webhook={"url": self.lost})
         await self._die("mailbox")
+        await self._flows()
         schedule = {"name": "nightly", "cron": "0 3 * * *", "command": "report", "payload": {"n": 1}}
         await self.call("POST", "/v1/codeq/schedules", schedule)
         server = {"bmc_address": "https://127.0.0.1:9", "bmc_username": "admin", "bmc_password": "not told"}
@@ -98,6 +135,21 @@ class Scene:
         await eventually(self._a_dead_delivery, 30, "a delivery is given up")
         if self.bmc:
             await self._install("RACK1-08")
+
+    async def _flows(self) -> None:
+        """Flows of several doors: one at work, one that failed, and one too large to be drawn."""
+        self.jobs["flow"] = at_work = await self.flow("release", *RELEASE)
+        await self.finish("flow-checkout")
+        await self.finish("flow-build")
+        await self.finish("flow-lint", "fail", error="line 3 is too long")
+        await self.call("POST", "/engine/claims", {"queues": ["flow-test"]})
+        self.jobs["step"] = (await self.step_of(at_work, "publish"))["job_id"]
+        self.jobs["flow-failed"] = await self.flow("nightly", a_step("measure"), a_step("report", "measure"))
+        await self.finish("flow-measure", "fail", error="the sensor in the attic does not answer")
+        rows = [a_step(f"part-{n}", *([f"part-{n - 100}"] if n >= 100 else []), queue="parts") for n in range(700)]
+        self.jobs["flow-large"] = await self.flow("reindex", *rows)
+        for _ in range(3):
+            await self.finish("parts")
 
     async def _a_dead_delivery(self) -> bool:
         return bool((await self.call("GET", "/engine/deliveries?state=dead"))["deliveries"])

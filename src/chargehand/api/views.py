@@ -55,6 +55,7 @@ class JobSummary(msgspec.Struct):
     lease_owner: str | None
     lease_until: Instant | None
     flow: Annotated[str | None, msgspec.Meta(description="Of a step: the id of its flow")]
+    step: Annotated[int | None, msgspec.Meta(description="Of a step: its number there")]
     sequence: Annotated[int, msgspec.Meta(description="The number of its last event")]
     created_at: Instant
     updated_at: Instant
@@ -175,6 +176,7 @@ def _summary(job: Job, now: int) -> dict[str, Any]:
         "lease_owner": job.lease_owner,
         "lease_until": instant(job.lease_until),
         "flow": job.flow,
+        "step": job.step,
         "sequence": job.seq,
         "created_at": rfc3339(job.created_at),
         "updated_at": rfc3339(job.updated_at),

@@ -46,7 +46,8 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     failed_step: str | None = None
     lease_owner: str | None = None
     lease_until: str | None = None
-    flow: str | None = None  # of a step: the id of its flow
+    flow: str | None = None  # of a step: the id of its flow …
+    step: int | None = None  # … and its number there
     sequence: int = 0
     created_at: str = ""
     updated_at: str = ""

@@ -1,15 +1,16 @@
 // Lines of the feed in the terms of each door: a chat is done, a task is completed, a server is provisioned.
 
 import { html } from "./dom.js";
-import { empty, fresh, glyph, icon, jobHref, look, panel, time } from "./parts.js";
+import { empty, fresh, glyph, hrefOf as pageOf, icon, look, panel, time } from "./parts.js";
 import { host, length, number, own, since } from "./words.js";
 
 const SHOWN = 24; // as many as fit beside the rest of the page
-const SAID = { inference: "job", batch: "batch", task: "task", provision: "server", job: "job" };
+const SAID = { inference: "job", batch: "batch", task: "task", provision: "server", flow: "flow", job: "job" };
 const WORDS = {
   inference: { succeeded: "done" },
   task: { queued: "pending", claimed: "claimed", running: "claimed", succeeded: "completed" },
   provision: { running: "provisioning" },
+  flow: { steps: "running" },
 };
 
 function wordOf(line) {
@@ -33,7 +34,7 @@ export function describe(line) {
 
 function hrefOf(line) {
   if (line.type.startsWith("delivery.")) return `/console/deliveries/${line.delivery_id}`;
-  return line.job_id ? jobHref(line.job_id) : `/console/targets/${encodeURIComponent(line.name)}`;
+  return line.job_id ? pageOf({ kind: line.kind, id: line.job_id }) : `/console/targets/${encodeURIComponent(line.name)}`;
 }
 
 // Notes are shown only in their job's log: a machine sends hundreds about its progress.

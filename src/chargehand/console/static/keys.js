@@ -6,6 +6,7 @@ import { closeMenu, copy } from "./frame.js";
 const GO = {
   n: "/console",
   j: "/console/jobs",
+  f: "/console/flows",
   d: "/console/deliveries",
   t: "/console/targets",
   k: "/console/tasks",

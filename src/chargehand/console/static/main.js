@@ -16,6 +16,8 @@ import { listenToKeys } from "./keys.js";
 import now from "./pages/now.js";
 import jobs from "./pages/jobs.js";
 import job from "./pages/job.js";
+import flows from "./pages/flows.js";
+import flow from "./pages/flow.js";
 import deliveries from "./pages/deliveries.js";
 import targets from "./pages/targets.js";
 import tasks from "./pages/tasks.js";
@@ -28,6 +30,8 @@ const PAGES = [
   [/^\/console\/?$/, now],
   [/^\/console\/jobs\/?$/, jobs],
   [/^\/console\/jobs\/([^/]+)$/, job],
+  [/^\/console\/flows\/?$/, flows],
+  [/^\/console\/flows\/([^/]+)$/, flow],
   [/^\/console\/deliveries(?:\/([^/]+))?$/, deliveries],
   [/^\/console\/targets(?:\/([^/]+))?$/, targets],
   [/^\/console\/tasks(?:\/(.+))?$/, tasks],
@@ -236,16 +240,17 @@ document.addEventListener("click", (event) => {
   }
   if (event.target.tagName === "DIALOG") return event.target.close();
   const link = event.target.closest("a[href]");
+  const to = link && new URL(link.getAttribute("href"), location.href); // a link in a drawing has no `href` like others
   if (
-    link &&
-    link.origin === location.origin &&
-    (link.pathname === "/console" || link.pathname.startsWith("/console/")) &&
-    !link.pathname.startsWith("/console/static/")
+    to &&
+    to.origin === location.origin &&
+    (to.pathname === "/console" || to.pathname.startsWith("/console/")) &&
+    !to.pathname.startsWith("/console/static/")
   ) {
-    if (event.metaKey || event.ctrlKey || event.shiftKey || link.target || link.hash) return;
+    if (event.metaKey || event.ctrlKey || event.shiftKey || link.getAttribute("target") || to.hash) return;
     event.preventDefault();
     closeMenu();
-    return open(new URL(link.href));
+    return open(to);
   }
   const row = event.target.closest("[data-href]");
   if (row && !event.target.closest("a, button, input, label, select")) go(row.dataset.href);

@@ -18,10 +18,12 @@ function badge(text, dead) {
 export function nav(overview, path) {
   const doors = Object.fromEntries(overview.doors.map((door) => [door.kind, door]));
   const open = sum(overview.doors, (door) => door.waiting + sum(Object.values(door.running)));
+  const flows = doors.flow ? sum(Object.values(doors.flow.running)) : 0;
   const dead = overview.deliveries.dead;
   return html`<ul>
       ${entry("/console", "now", "Now", path)}
       ${entry("/console/jobs", "jobs", "Jobs", path, badge(open ? number(open) : ""))}
+      ${entry("/console/flows", "flow", "Flows", path, badge(flows ? number(flows) : ""))}
       ${entry("/console/deliveries", "deliver", "Deliveries", path, dead ? badge(number(dead), `${number(dead)} dead deliveries`) : "")}
     </ul>
     <h2>Doors</h2>

@@ -6,6 +6,7 @@ import { own, quoted, relative, utc } from "./words.js";
 // Which glyph the names of states have, those of each door's API among them.
 const GLYPHS = {
   queued: ["queued", "pending"],
+  waiting: ["waiting"],
   parked: ["parked", "paused", "held", "retry"],
   loading: ["loading"],
   working: ["running", "working", "claimed", "in_progress", "provisioning"],
@@ -15,7 +16,7 @@ const GLYPHS = {
   away: ["away"],
   here: ["here", "up"],
   warn: ["warn"],
-  off: ["off"],
+  off: ["off", "skipped"],
 };
 const LOOKS = Object.fromEntries(Object.entries(GLYPHS).flatMap(([shape, words]) => words.map((word) => [word, shape])));
 
@@ -126,9 +127,19 @@ export const DOORS = {
   task: { name: "Tasks", icon: "task", page: "/console/tasks" },
   provision: { name: "Provisioning", icon: "server", page: "/console/servers" },
   batch: { name: "Batches", icon: "jobs", page: "/console/jobs?kind=batch" },
+  flow: { name: "Flows", icon: "flow", page: "/console/flows" },
   job: { name: "Engine", icon: "jobs", page: "/console/jobs?kind=job" },
 };
 
 export function jobHref(jobId) {
   return `/console/jobs/${encodeURIComponent(jobId)}`;
+}
+
+export function flowHref(flowId) {
+  return `/console/flows/${encodeURIComponent(flowId)}`;
+}
+
+// The page of a job of any kind: a flow has one of its own.
+export function hrefOf({ kind, id: jobId }) {
+  return kind === "flow" ? flowHref(jobId) : jobHref(jobId);
 }

@@ -2,13 +2,16 @@
 
 import { html } from "../dom.js";
 import { curl, icon } from "../parts.js";
+import { canRetry, retryFrom } from "./flow-acts.js";
 import { FINAL } from "./job-words.js";
 
 const MAX_BODY = 64 * 1024; // the largest body for a button or a command line
 
-export function actions(job, door, overview) {
+// A step is not requeued by itself, but its flow is tried again from there on. Nor is it submitted by itself: what it takes over from other
+// steps would be missing.
+export function actions(job, door, overview, flow) {
   const ended = FINAL.has(job.state);
-  const again = submission(job, door);
+  const again = job.flow ? null : submission(job, door);
   const fits = again && JSON.stringify(again.body).length <= MAX_BODY;
   return html`
     ${fits ? html`<button class="btn" type="button" data-copy="${curl(overview, again.path, again.body)}">${icon("copy")}Copy as curl</button>` : ""}
@@ -18,7 +21,8 @@ export function actions(job, door, overview) {
       data-go="/console/jobs/{job_id}" data-done="Submitted as a new job, without its webhook">${icon("retry")}Run again</button>`
         : ""
     }
-    ${["failed", "cancelled"].includes(job.state) && job.kind !== "batch" ? retry(job) : ""}
+    ${["failed", "cancelled"].includes(job.state) && job.kind !== "batch" && !job.flow ? retry(job) : ""}
+    ${flow && flow.steps.length && canRetry(flow) ? retryFrom(flow, flow.steps[0], null) : ""}
     ${ended ? "" : cancel(job)}`;
 }
 

@@ -8,12 +8,13 @@ import { tickText } from "./job-phases.js";
 
 const SHOWN = 200;
 
-export function eventTable(job, events) {
+// `shapeOfNote`: the glyph of a note, where its job knows better.
+export function eventTable(job, events, { shapeOfNote } = {}) {
   const from = Date.parse(job.created_at);
   const rows = events
     .slice(-SHOWN)
     .reverse()
-    .map((event) => row(event, from));
+    .map((event) => row(event, from, event.move === "note" && shapeOfNote ? shapeOfNote(event) : shapeOf(event)));
   const hidden = events.length - rows.length;
   const whole = !events.length || events[0].sequence === 1;
   return panel({
@@ -49,8 +50,7 @@ function shapeOf(event) {
   );
 }
 
-function row(event, from) {
-  const shape = shapeOf(event);
+function row(event, from, shape) {
   const [word, text] = [wordOf(event), said(event)];
   return html`<tr data-key="e-${event.sequence}">
     <td class="num mono dim c-hide hide-m">${number(event.sequence)}</td>

@@ -1,7 +1,7 @@
 // Why a job waits: for which target, since when, its place in the queue, resident models, what happens next, its deadline, possible actions.
 
 import { flag, html } from "../dom.js";
-import { copy, curl, glyph, jobHref, look, time } from "../parts.js";
+import { copy, curl, flowHref, glyph, jobHref, look, time } from "../parts.js";
 import { length, number, own, plural, quoted, since, utc } from "../words.js";
 import { slotsOf } from "../slots.js";
 import { PARKED, canonical, nounOf } from "./job-words.js";
@@ -17,7 +17,7 @@ export function waitPanel(data, overview, word = "") {
     <div>
       <h2 id="h-wait">${glyph(shape)}${word ? "It waits no longer" : title(data)}</h2>
       <p class="lead">${word ? `It is ${word} now. This is how it was when it waited.` : lead(data)}</p>
-      <div class="wait-grid">${lineOf(data)} ${job.kind === "inference" ? resident(data) : ""}</div>
+      <div class="wait-grid">${why.word === "steps" ? "" : lineOf(data)} ${job.kind === "inference" ? resident(data) : ""}</div>
     </div>
     <div>
       <h3>What happens next</h3>
@@ -45,6 +45,7 @@ function title(data) {
     slot: "Waiting for a slot",
     turn: "Waiting for its turn",
     worker,
+    steps: "Waiting for other steps of its flow",
     backoff: `Waiting before attempt ${job.attempt + 1}`,
     run_at: "Not due yet",
     queue: "Its queue is paused",
@@ -60,6 +61,8 @@ function lead(data) {
   const { job, why } = data;
   const missing = away(data);
   const gone = missing.length ? html`Away for ${time(missing[0].since)}. ` : "";
+  if (data.why.word === "steps")
+    return html`Its turn comes after them. It has waited ${time(job.updated_at, "in")}. <a class="link" href="${flowHref(job.flow)}">See its flow</a>`;
   const place =
     job.position === null || job.position === undefined
       ? ""
@@ -121,6 +124,7 @@ function next(data) {
   const steps = [];
   const model = job.queue;
   const due = -since(job.run_at);
+  if (why.word === "steps") steps.push(["The steps before it end,", "as it asks for; else it is skipped."]);
   if (due > 0) steps.push([`It is due in ${length(due)}`, html`at ${utc(job.run_at)}.`]);
   if (data.paused) steps.push(["Somebody resumes the queue.", "Nothing is taken from it until then."]);
   const missing = away(data);

@@ -7,7 +7,7 @@ const WORDS = {
   task: { queued: "PENDING", running: "IN_PROGRESS", succeeded: "COMPLETED", failed: "FAILED" },
   provision: { queued: "queued", running: "provisioning", succeeded: "complete", failed: "failed" },
 };
-const NOUNS = { inference: "model", task: "command", provision: "server", batch: "batch", job: "queue" };
+const NOUNS = { inference: "model", task: "command", provision: "server", batch: "batch", flow: "flow", job: "queue" };
 export const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 
 // A model's name with its tag, as targets list it.
@@ -57,6 +57,7 @@ const WHY = {
   turn: "waits for its turn",
   queue: "its queue is paused",
   "queue paused": "its queue is paused",
+  steps: "waits for other steps of its flow",
   worker: "no worker has claimed it yet",
   run_at: "not due yet",
   backoff: "waits before the next attempt",
@@ -76,7 +77,7 @@ export function whereOf(job, waitingFor = job.waiting_for) {
   }
   if (job.state === "running") {
     const owner = job.lease_owner && !job.lease_owner.startsWith("@") ? `by ${job.lease_owner}` : "";
-    const stage = job.stage && job.stage !== wordOf(job) && job.stage !== "claimed" ? job.stage : "";
+    const stage = job.stage && job.stage !== wordOf(job) && job.stage !== "claimed" && job.stage !== "steps" ? job.stage : "";
     return [[stage, owner].filter(Boolean).join(" · "), false];
   }
   if (job.state === "failed")

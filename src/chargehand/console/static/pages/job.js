@@ -3,8 +3,9 @@
 import { $, html, morph } from "../dom.js";
 import { get, getOr } from "../api.js";
 import { readLog } from "../job-log.js";
-import { DOORS, copy, fact, head, icon, panel, pill, time } from "../parts.js";
+import { DOORS, copy, fact, flowHref, head, icon, panel, pill, time } from "../parts.js";
 import { clock, now, number } from "../words.js";
+import { wordOfFlow } from "./flow-words.js";
 import { actions } from "./job-acts.js";
 import { artifacts, attempts, deliveries, download } from "./job-aside.js";
 import { conversation, drawImages } from "./job-chat.js";
@@ -29,11 +30,13 @@ export default {
   async load(context) {
     const id = context.argument.toUpperCase();
     const job = await get(`/engine/jobs/${encodeURIComponent(id)}`);
+    if (job.kind === "flow") jump(flowHref(job.id)); // it has a page of its own
     const queued = job.state === "queued" || (job.state === "running" && wordOf(job) === "queued");
-    const [door, events, told, around] = await Promise.all([
+    const [door, events, told, flow, around] = await Promise.all([
       DOOR_PATHS[job.kind] ? getOr(`${DOOR_PATHS[job.kind]}${job.id}`, null) : null,
       readLog(`/engine/jobs/${job.id}/events`, job.sequence),
       getOr(`/engine/deliveries?job=${job.id}&limit=100`, { deliveries: [] }),
+      job.flow ? getOr(`/engine/flows/${job.flow}?first=${job.step}&limit=1`, null) : null,
       queued ? surroundings(job) : {},
     ]);
     const live = job.kind === "inference" && door;
@@ -50,6 +53,7 @@ export default {
       door,
       events,
       deliveries: told.deliveries,
+      flow,
       queued,
       why,
       targets: [],
@@ -101,6 +105,11 @@ export default {
   },
 };
 
+function jump(href) {
+  history.replaceState(null, "", href);
+  window.dispatchEvent(new PopStateEvent("popstate"));
+}
+
 // The context of a waiting job: its queue, whether that is paused, and the targets.
 async function surroundings(job) {
   const name = encodeURIComponent(job.queue);
@@ -123,7 +132,7 @@ async function surroundings(job) {
 // the parts ----------------------------------------------------------------------------------------------------------------
 
 function top(data, overview) {
-  const { job, door, why } = data;
+  const { job, door, why, flow } = data;
   const shape = shapeOf(job, why.word);
   const word = wordOf(job);
   const shown = shape === "parked" ? `${word}, parked` : shape === "dead" ? `${word}, dead letter` : word;
@@ -132,8 +141,13 @@ function top(data, overview) {
   return head({
     crumbs: html`<nav class="crumbs" aria-label="Where"><a href="/console/jobs">Jobs</a><span aria-hidden="true">/</span>${id}</nav>`,
     title: html`<span class="job-title">${job.queue} <span class="dim">${nounOf(job.kind)}</span> ${pill(shown, { as: shape })}</span>`,
-    actions: actions(job, door, overview),
+    lede: flow && flow.steps.length ? stepOf(flow) : "",
+    actions: actions(job, door, overview, flow),
   });
+}
+
+function stepOf(flow) {
+  return html`Step <b>${flow.steps[0].name}</b> of the flow <a href="${flowHref(flow.id)}">${flow.name}</a>, which is ${wordOfFlow(flow)}.`;
 }
 
 // The width of the timeline: its current one, or before it exists, the expected one.

@@ -2,7 +2,7 @@
 
 import { flag, html } from "../dom.js";
 import { get, getOr } from "../api.js";
-import { DOORS, columns, curl, empty, fresh, glyph, head, icon, id, jobHref, look, time } from "../parts.js";
+import { DOORS, columns, curl, empty, fresh, glyph, head, hrefOf, icon, id, look, time } from "../parts.js";
 import { number, own, sum } from "../words.js";
 import { nounOf, shapeOf, tookOf, whereOf, wordOf } from "./job-words.js";
 
@@ -86,16 +86,16 @@ function apiQuery(asked) {
 async function seek(asked) {
   if (ULID.test(asked.q)) {
     const job = await getOr(`/engine/jobs/${asked.q.toUpperCase()}`, null);
-    if (job) jump(job.id);
+    if (job) jump(job);
     return { jobs: job ? [job] : [], next: null };
   }
   const page = await get(`/engine/jobs?key=${encodeURIComponent(asked.q.slice(0, 255))}`);
-  if (page.jobs.length === 1) jump(page.jobs[0].id);
+  if (page.jobs.length === 1) jump(page.jobs[0]);
   return page.jobs.length ? page : null;
 }
 
-function jump(jobId) {
-  history.replaceState(null, "", jobHref(jobId));
+function jump(job) {
+  history.replaceState(null, "", hrefOf(job));
   window.dispatchEvent(new PopStateEvent("popstate"));
 }
 
@@ -128,7 +128,8 @@ function lede({ asked, jobs }) {
 // filters ------------------------------------------------------------------------------------------------------------------
 
 function filters({ asked, queues }) {
-  const kinds = [["", "All doors", ""], ...Object.entries(DOORS).map(([kind, door]) => [kind, door.name, door.icon])];
+  const doors = Object.entries(DOORS).filter(([kind]) => kind !== "flow"); // these have a page of their own
+  const kinds = [["", "All doors", ""], ...doors.map(([kind, door]) => [kind, door.name, door.icon])];
   const picked = asked.queue ? `${asked.kind || "job"}/${asked.queue}` : "";
   const values = queues
     .filter((each) => !asked.kind || each.kind === asked.kind)
@@ -201,10 +202,10 @@ function row(job, waitingFor = job.waiting_for) {
   const [where, waits] = whereOf(job, waitingFor);
   const door = DOORS[job.kind] || { name: job.kind, icon: "jobs" };
   const moving = job.state === "running" && shape === "working";
-  return html`<tr data-href="${jobHref(job.id)}" data-key="${job.id}" tabindex="-1">
+  return html`<tr data-href="${hrefOf(job)}" data-key="${job.id}" tabindex="-1">
     <td class="c-main"><span class="state s s-${look(shape)[1]}">${glyph(shape, { pulse: moving })}<span class="lbl">${wordOf(job)}</span></span></td>
-    <td class="c-hide">${id(job.id, jobHref(job.id))}</td>
-    <td class="c-2a"><span class="state"><svg class="icon dim" role="img" aria-label="${door.name}"><use href="#i-${door.icon}" /></svg><a class="name" href="${jobHref(job.id)}">${
+    <td class="c-hide">${id(job.id, hrefOf(job))}</td>
+    <td class="c-2a"><span class="state"><svg class="icon dim" role="img" aria-label="${door.name}"><use href="#i-${door.icon}" /></svg><a class="name over" href="${hrefOf(job)}">${
       job.queue
     }</a> <span class="dim small hide-m">${nounOf(job.kind)}</span></span></td>
     <td class="clip ${where ? "c-full" : "c-hide"} ${waits ? "why" : "dim"}" title="${where}">${where}</td>

@@ -2,7 +2,7 @@
 
 import { html } from "../dom.js";
 import { get, getOr } from "../api.js";
-import { DOORS, empty, glyph, head, icon, jobHref, look, panel, time } from "../parts.js";
+import { DOORS, empty, glyph, head, hrefOf, icon, look, panel, time } from "../parts.js";
 import { spark, strips } from "../charts.js";
 import { attention } from "../attention.js";
 import { clock, now, number, plural, sum } from "../words.js";
@@ -81,6 +81,7 @@ const RUNNING = {
   task: [["IN_PROGRESS", ""]],
   provision: [["provisioning", ""]],
   batch: [["running", ""]],
+  flow: [["running", ""]],
   job: [["running", ""]],
 };
 const ENDS = {
@@ -88,13 +89,16 @@ const ENDS = {
   task: ["PENDING", "COMPLETED", "FAILED"],
   provision: ["queued", "succeeded", "failed"],
   batch: ["queued", "succeeded", "failed"],
+  flow: ["queued", "succeeded", "failed"],
   job: ["queued", "succeeded", "failed"],
 };
+
+const SELDOM = new Set(["batch", "flow", "job"]); // on the board only if there are such jobs
 
 function board(data) {
   const { overview, endpoints } = data;
   const doors = overview.doors.filter(
-    (door) => DOORS[door.kind] && (!["batch", "job"].includes(door.kind) || used(door)),
+    (door) => DOORS[door.kind] && (!SELDOM.has(door.kind) || used(door)),
   );
   return html`<section class="panel freeze" aria-label="Jobs by door and state">
     <table class="board">
@@ -116,6 +120,7 @@ const BEHIND = {
       ? "over Redfish"
       : `${number(sum(Object.values(door.running)))} of ${servers === SERVERS ? `${SERVERS}+ servers` : plural(servers, "server")} busy`,
   batch: () => "of prompts",
+  flow: () => "of many jobs",
   job: () => "your own queues",
 };
 
@@ -155,7 +160,7 @@ function oldestOf(at) {
 }
 
 function link(kind, state) {
-  return `/console/jobs?kind=${kind}&state=${state}`;
+  return kind === "flow" ? `/console/flows?state=${state}` : `/console/jobs?kind=${kind}&state=${state}`;
 }
 
 function stat(as, word, value, values, note, href) {
@@ -170,7 +175,7 @@ function stat(as, word, value, values, note, href) {
 // the last hour ------------------------------------------------------------------------------------------------------------
 
 function charts(overview) {
-  const doors = overview.doors.filter((door) => DOORS[door.kind] && !["batch", "job"].includes(door.kind));
+  const doors = overview.doors.filter((door) => DOORS[door.kind] && !SELDOM.has(door.kind));
   const minutes = [60, 45, 30, 15].map((m) => clock(now() - m * 60000).slice(0, 5)).concat("now");
   const done = doors.map((door) => ({
     label: DOORS[door.kind].name,
@@ -295,7 +300,7 @@ function queues({ queues: all }) {
 function working({ running }) {
   const rows = running.map(
     (job) => html`<li data-key="r-${job.id}">${mark(job.stage || "working", { pulse: true })}
-    <span class="t1"><a href="${jobHref(job.id)}">${job.queue}</a></span><span class="e">${time(job.updated_at)}</span>
+    <span class="t1"><a href="${hrefOf(job)}">${job.queue}</a></span><span class="e">${time(job.updated_at)}</span>
     <span class="t2">${job.stage || "running"}${job.lease_owner && !job.lease_owner.startsWith("@") ? ` by ${job.lease_owner}` : ""}</span></li>`,
   );
   return panel({
