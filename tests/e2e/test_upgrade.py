@@ -46,7 +46,9 @@ def next_version(folder: Path, *, expands: bool = False) -> int:
     )  # compiled files too: to compile them again takes seconds
     last = load_migrations("postgres")[-1]
     version = last.version + 1
-    heading = f"-- oldest: {last.oldest}" if expands else ""  # nobody who may work on this schema is refused by the next
+    heading = (
+        f"-- oldest: {last.oldest}" if expands else ""
+    )  # nobody who may work on this schema is refused by the next
     (package / f"store/sql/migrations/{version:04}_next.postgres.sql").write_text(heading + MIGRATION)
     (package / f"store/sql/migrations/{version:04}_next.sqlite.sql").write_text(heading + OF_SQLITE)
     return version
