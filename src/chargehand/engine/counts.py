@@ -55,7 +55,7 @@ class LiveCount(msgspec.Struct, frozen=True):
         return next((count for count in self.queues if count.queue == queue), None)
 
 
-class Counts:
+class JobCounts:
     def __init__(self, jobs: JobReads) -> None:
         self._jobs = jobs
         self._live = Kept(self._count_live, _live_jobs)

@@ -65,7 +65,7 @@ class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
     ] = 0
 
 
-class Retries(NamedTuple):
+class WebhookRetries(NamedTuple):
     """Of a webhook that is not taken; None: as the server's settings say."""
 
     max_attempts: int | None = None
@@ -86,7 +86,7 @@ class Wording(NamedTuple):
     event_view: Callable[[Event], Any]
     event_name: Callable[[Event], str] = name_of_move  # of a server-sent event
     dialect: str = "standard"  # of its webhooks
-    retries: Retries = Retries()
+    retries: WebhookRetries = WebhookRetries()
 
 
 class StepDoor(NamedTuple):

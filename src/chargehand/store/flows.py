@@ -25,7 +25,7 @@ _OUTCOMES = {"succeed": Outcome.SUCCEEDED, "cancel": Outcome.CANCELLED}
 FAILURE_CHARACTERS = 500  # of a step's error, in that of its flow
 
 
-class Ended(NamedTuple):
+class EndedStep(NamedTuple):
     """A step that has just ended."""
 
     flow: str
@@ -45,7 +45,7 @@ class Wave(NamedTuple):
 class Following:
     """What follows when steps have ended, wave by wave: a step that is skipped has ended too."""
 
-    def __init__(self, ended: Sequence[Ended]) -> None:
+    def __init__(self, ended: Sequence[EndedStep]) -> None:
         self._answered = {each.flow: each.job_id for each in reversed(ended)}  # whose move brings along what else moved
         self._moved: dict[str, list[Moved]] = defaultdict(list)
 
@@ -132,12 +132,12 @@ def _edges_row(number: int, step: NewStep, children: list[Edge]) -> dict[str, An
 
 
 class _Parent(NamedTuple):
-    ended: Ended
+    ended: EndedStep
     name: str
     children: tuple[Edge, ...]
 
 
-def follow(ended: Sequence[Ended]) -> Asking[Wave]:
+def follow(ended: Sequence[EndedStep]) -> Asking[Wave]:
     """Count the steps down that come after those; release, or give up, what that decides; end the flows that have no step left."""
     parents = yield from _parents(ended)
     released, skips = yield from _decide(parents)
@@ -150,7 +150,7 @@ def follow(ended: Sequence[Ended]) -> Asking[Wave]:
     return Wave(released, skips, ends)
 
 
-def _parents(ended: Sequence[Ended]) -> Asking[list[_Parent]]:
+def _parents(ended: Sequence[EndedStep]) -> Asking[list[_Parent]]:
     by_place = {(each.flow, each.number): each for each in ended}
     rows = yield "ended_steps", {"rows": [{"flow": flow, "place": number} for flow, number in by_place]}
     return [_Parent(by_place[row[0], row[1]], row[2], edges_from.decode(row[3])) for row in rows]

@@ -55,7 +55,7 @@ class RaisedInChild(Exception):
     """An error of a function in a child process. Its text names the kind of error, and its cause is the traceback as text."""
 
 
-class Calls(Protocol):
+class FunctionCalls(Protocol):
     """Where functions run."""
 
     async def open(self) -> None: ...

@@ -12,7 +12,7 @@ from chargehand.engine.job import Job
 from chargehand.engine.moves import Moved, Submitted
 from chargehand.store import flow_retry, flows
 from chargehand.store.flow_retry import queued_again
-from chargehand.store.flows import Ended, StepRefused
+from chargehand.store.flows import EndedStep, StepRefused
 from chargehand.store.operations import Answer
 from chargehand.store.postgres import jobs
 from chargehand.store.postgres.transaction import Transaction
@@ -51,7 +51,7 @@ async def cancel(tx: Transaction, operations: Sequence[CancelFlow]) -> list[Answ
 
 
 async def _cancel(tx: Transaction, operation: CancelFlow) -> Moved | None:
-    ended: list[Ended] = []
+    ended: list[EndedStep] = []
     [closed] = await jobs.change_into(tx, [flows.closing(operation)], ended)
     if closed is None:
         return None

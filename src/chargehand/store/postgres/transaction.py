@@ -22,7 +22,7 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
     return _encoder.encode(rows).decode()
 
 
-class Blobs(list[bytes]):
+class NumberedBytes(list[bytes]):
     """Bytes that travel beside rows of JSON, which have their numbers."""
 
     def number(self, value: bytes | None) -> int | None:

@@ -11,7 +11,7 @@ from chargehand.engine.job import Job
 from chargehand.engine.moves import Moved, Submitted
 from chargehand.store import flow_retry, flows
 from chargehand.store.flow_retry import queued_again
-from chargehand.store.flows import Ended, StepRefused
+from chargehand.store.flows import EndedStep, StepRefused
 from chargehand.store.operations import Answer
 from chargehand.store.sqlite import jobs
 from chargehand.store.sqlite.session import Session
@@ -46,7 +46,7 @@ def cancel(db: Session, operations: list[CancelFlow]) -> list[Answer]:
 
 
 def _cancel(db: Session, operation: CancelFlow) -> Moved | None:
-    ended: list[Ended] = []
+    ended: list[EndedStep] = []
     [closed] = jobs.change_into(db, [flows.closing(operation)], ended)
     if closed is None:
         return None

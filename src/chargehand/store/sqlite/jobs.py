@@ -28,7 +28,7 @@ from chargehand.engine.moves import TABLE, Attempt, Beat, Change, Lease, Move, M
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store import flows, limits
-from chargehand.store.flows import Ended, Following, Wave, outcome_of
+from chargehand.store.flows import EndedStep, Following, Wave, outcome_of
 from chargehand.store.operations import GROUP_BYTES, Answer
 from chargehand.store.queries import columns
 from chargehand.store.shared import settings_from
@@ -139,13 +139,13 @@ def claim(db: Session, claims: list[Claim]) -> list[Answer]:
     return answers
 
 
-class _Picked(NamedTuple):
+class _PickedIds(NamedTuple):
     ids: list[str]
     limited: list[QueueSettings]  # of the queues that have limits
     later_at: int | None
 
 
-def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _Picked:
+def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _PickedIds:
     levels: dict[int, list[Queue]] = {}  # priority -> the queues where something of it is due
     due_priorities = db.queries["due_priorities"].sql
     for queue in dict.fromkeys(queues):
@@ -171,7 +171,7 @@ def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _Picked:
         if len(picked) == limit:
             break
     later = min((room.later_at for room in rooms.values() if room.later_at is not None), default=None)
-    return _Picked(picked, [room.settings for room in rooms.values() if room.settings is not None], later)
+    return _PickedIds(picked, [room.settings for room in rooms.values() if room.settings is not None], later)
 
 
 @dataclass(slots=True)
@@ -269,12 +269,12 @@ def _claimed_event_row(db: Session, job: Job) -> Row:
 
 
 def change(db: Session, changes: list[Change]) -> list[Answer]:
-    ended: list[Ended] = []
+    ended: list[EndedStep] = []
     answers = change_into(db, changes, ended)
     return list(follow(db, ended).join(answers)) if ended else list(answers)
 
 
-def follow(db: Session, ended: list[Ended]) -> Following:
+def follow(db: Session, ended: list[EndedStep]) -> Following:
     """Do what follows in the flows whose steps have ended."""
     following = Following(ended)
     while ended:
@@ -288,7 +288,7 @@ def follow(db: Session, ended: list[Ended]) -> Following:
 
 
 def change_into(
-    db: Session, changes: list[Change], ended: list[Ended], skipped: Collection[str] = ()
+    db: Session, changes: list[Change], ended: list[EndedStep], skipped: Collection[str] = ()
 ) -> list[Moved | None]:
     events: list[Row] = []
     results: list[tuple[str, bytes]] = []
@@ -305,7 +305,7 @@ def change_into(
             row
         )
         if flow is not None and move.to in FINAL:
-            ended.append(Ended(flow, step, job_id, outcome_of(change, skipped)))
+            ended.append(EndedStep(flow, step, job_id, outcome_of(change, skipped)))
         changed = topic_seq == seq
         if change.payload is not None:
             db.put_blob("put_payload", "payload", job_id, change.payload)

@@ -43,8 +43,8 @@ class Session:
             page_bytes = cast(int, self.connection.pragma("page_size"))
             self.connection.pragma("max_page_count", max(1, max_bytes // page_bytes))
 
-    def transaction(self) -> "Transaction":
-        return Transaction(self.connection)
+    def transaction(self) -> "_WriteTransaction":
+        return _WriteTransaction(self.connection)
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -112,7 +112,7 @@ class Session:
         self.many("insert_delivery", [(*d, self.now) for d in deliveries])
 
 
-class Transaction:
+class _WriteTransaction:
     """BEGIN IMMEDIATE … COMMIT, or ROLLBACK: a failed COMMIT (a full disk) rolls back too."""
 
     def __init__(self, connection: apsw.Connection) -> None:
