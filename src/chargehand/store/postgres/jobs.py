@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
+import asyncpg
 import msgspec
 
 from chargehand.engine.announce import NewDelivery, announce, encode_reports
@@ -16,11 +18,13 @@ from chargehand.engine.moves import Attempt, Beat, Change, Lease, Move, Moved, N
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store import flows, limits
-from chargehand.store.flows import EndedStep, Following, Wave, outcome_of
+from chargehand.store.flows import EndedStep, Make, outcome_of
 from chargehand.store.operations import Answer
 from chargehand.store.postgres.transaction import NumberedBytes, Transaction, as_json, delivery_rows
 from chargehand.store.queries import columns, queue_from
 from chargehand.store.shared import job_from, settings_from
+from chargehand.store.steps import Doing, OwnWork, T, Undone, Whole, no_work
+from chargehand.store.whole_flows import Announce, Submit
 
 new_id = UlidMaker()
 SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
@@ -249,21 +253,36 @@ async def change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
         return list(await change_into(tx, changes, ended, silent=True))
     async with tx.atomic():
         answers = await change_into(tx, changes, ended)
-        return list((await follow(tx, ended)).join(answers)) if ended else list(answers)
+        return list((await run(tx, flows.follow(ended))).join(answers)) if ended else list(answers)
 
 
-async def follow(tx: Transaction, ended: list[EndedStep]) -> Following:
-    """Do what follows in the flows whose steps have ended."""
-    following = Following(ended)
-    while ended:
-        wave: Wave = await tx.run(flows.follow(ended))
-        following.note(wave.released)
-        ended = []
-        asked = [*wave.skips, *wave.ends]
-        skipped = {skip.guard.job_id for _, skip in wave.skips}
-        answers = await change_into(tx, [change for _, change in asked], ended, skipped)
-        following.note((flow, moved) for (flow, _), moved in zip(asked, answers, strict=True) if moved is not None)
-    return following
+async def run(tx: Transaction, steps: Doing[T]) -> T:
+    """Run an operation that both databases apply alike, and do here what it asks for."""
+    return await tx.run(steps, partial(_do, tx))
+
+
+async def _do(tx: Transaction, work: OwnWork) -> Any:
+    match work:
+        case Submit(jobs):
+            return await submit(tx, jobs)
+        case Make(changes, skipped):
+            ended: list[EndedStep] = []
+            return await change_into(tx, changes, ended, skipped), ended
+        case Announce(job):
+            told = announce(new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+            await tx.deliver(told)
+            return tuple(delivery.endpoint_id for delivery in told)
+        case Whole(steps, may_clash):
+            try:
+                async with tx.savepoint():
+                    return await run(tx, steps)
+            except Undone as undone:
+                return undone.answer
+            except asyncpg.UniqueViolationError:
+                if may_clash:
+                    return None
+                raise
+    return no_work(work)
 
 
 async def change_into(
