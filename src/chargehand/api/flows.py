@@ -275,7 +275,7 @@ def _check_references(field: str, asked: set[str], fillable: set[str], number: i
     for name in sorted(asked - fillable):
         raise InvalidField(
             field,
-            f"refers to {{{{{name}}}}} where no result can be put: only what the worker or the model gets can take one over",
+            f"{{{{{name}}}}} is not allowed here: a result can only go into what the worker or the model gets",
         )
 
 

@@ -157,7 +157,7 @@ class JobsApi:
         self._max_attempts = config.engine.max_attempts
 
     async def start(self) -> None:
-        """Say how jobs are taken."""
+        """Store the settings that the database functions read (`http/terms.py`)."""
         await tell(self._engine.records, KIND, terms(self._jobs, (), self._max_attempts, self._max_body))
 
     def routes(self) -> list[Route]:

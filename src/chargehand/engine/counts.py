@@ -25,7 +25,7 @@ A = TypeVar("A")
 
 
 class Kept(Generic[A]):
-    """A count and how long it is kept. Who asks while it is being taken waits for that."""
+    """Keeps a count for a while. Callers that ask during a count wait for it."""
 
     def __init__(
         self, count: Callable[[], Awaitable[A]], size: Callable[[A], int], clock: Callable[[], float] = time.monotonic

@@ -61,7 +61,7 @@ class FunctionCalls(Protocol):
     async def open(self) -> None: ...
 
     async def watch(self) -> None:
-        """Notice, for as long as there are claims, what goes wrong with all of it; raise what cannot be mended."""
+        """Watch what stalls the functions; raise if they cannot go on."""
 
     def start(self, handler: TaskFunction, held: Held) -> Call: ...
 

@@ -50,7 +50,7 @@ async def run_processes(
     def begun() -> None:
         started(url_of(listening[0].getsockname()[:2], tls=bool(config.server.tls_certificate)))
         supervisor.ready()
-        gc.freeze()  # at its end the interpreter looks at all objects, several times: not at those that are there now
+        gc.freeze()  # spare the interpreter, at its exit, collecting the objects that exist now
 
     with _private_folder() as folder:
         children = [

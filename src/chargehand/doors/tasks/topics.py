@@ -97,7 +97,7 @@ class TopicList(msgspec.Struct):
 
 
 class TopicLimits(NamedTuple):
-    """What a topic says of its queue. 0, or limits that are empty: nothing."""
+    """The limits that a topic sets for its queue; 0 or empty: none."""
 
     max_running: int = 0
     limits: QueueLimits = QueueLimits()
