@@ -26,8 +26,7 @@ def _wait() -> None:
 
 
 class Guardian:
-    """Ends the process groups that it was told of when this process is gone. What is started and not told of within the same moment
-    it does not know."""
+    """Ends the registered process groups once this process is gone. A group started but not yet registered is missed."""
 
     def __init__(self) -> None:
         # Isolated and in a session of its own: neither what Python loads at its start nor a Ctrl-C concerns it.

@@ -84,7 +84,7 @@ async def test_a_step_that_takes_over_what_no_result_has_fails_with_a_sentence_t
         ([a_step("a") | {"door": "tasks", "body": {"command": "x"}}], "steps[0].body.payload", "is required"),
         ([a_step("a") | {"door": "inference", "body": {"model": "m", "prompt": ""}}], "steps[0].body.prompt", "must not be empty"),
         ([a_step("a"), a_step("b", payload="{{a.x}}")], "steps[1].body", "does not come after"),
-        ([a_step("a"), a_step("b", "a") | {"body": {"queue": "{{a}}", "payload": 1}}], "steps[1].body", "where no result can be put"),
+        ([a_step("a"), a_step("b", "a") | {"body": {"queue": "{{a}}", "payload": 1}}], "steps[1].body", "{{a}} is not allowed here"),
         ([a_step("a b")], "steps[0].name", "regex"),
         ([], "steps", "length"),
     ],
@@ -116,7 +116,7 @@ async def test_a_failed_step_hands_on_its_error(api: Api) -> None:
     assert (await api.claim(queues=["mend"]))["payload"] == "failed: no disk"
 
 
-async def test_a_waiting_step_says_what_it_waits_for_and_no_instant(api: Api) -> None:
+async def test_a_waiting_step_shows_what_it_waits_for_and_no_due_time(api: Api) -> None:
     flow_id = await submit(api, a_step("a"), a_step("b", "a"))
     step = (await flow_of(api, flow_id))["steps"][1]
     job = await api.job(step["job_id"])

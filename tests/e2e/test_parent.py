@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from chargehand.commands.serve.parent import BACKOFF_MAX_SECONDS, STEADY_SECONDS, Child, next_pause
+from chargehand.commands.serve.parent import BACKOFF_MAX_SECONDS, STEADY_SECONDS, ServerChild, next_pause
 from chargehand.commands.serve.told import Told
 from chargehand.config import load_config
 from chargehand.http.listening import bind
@@ -21,18 +21,18 @@ class Enough(Exception):
 
 
 @pytest.fixture
-async def child(postgres_url: str, tmp_path: Path) -> AsyncIterator[Child]:
+async def child(postgres_url: str, tmp_path: Path) -> AsyncIterator[ServerChild]:
     own = {"store.url": postgres_url, "server.data_dir": str(tmp_path / "data"), "inference.embedded": "off"}
     [listening] = await bind("127.0.0.1", 0)
     with closing(listening):
         told = Told(load_config(None, overrides=own), 1, str(tmp_path), (listening.fileno(),), "json", as_json=False)
-        child = Child(told, beat_seconds=0)
+        child = ServerChild(told, beat_seconds=0)
         yield child
         await child.end(0)
 
 
 async def test_a_process_that_does_not_end_in_its_time_is_killed(
-    child: Child, capfd: pytest.CaptureFixture[str]
+    child: ServerChild, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert await child.start()
     [process] = [each for each in psutil.Process().children() if "chargehand.commands.serve.child" in each.cmdline()]
@@ -42,7 +42,7 @@ async def test_a_process_that_does_not_end_in_its_time_is_killed(
     assert "a process is killed: it did not end" in capfd.readouterr().out
 
 
-async def test_a_process_that_ends_in_its_time_is_not_killed(child: Child) -> None:
+async def test_a_process_that_ends_in_its_time_is_not_killed(child: ServerChild) -> None:
     assert await child.start()
     assert await child.end(60) == 0
 
@@ -54,7 +54,7 @@ def test_the_pause_before_a_start_grows_to_a_bound_and_begins_anew_after_a_stead
 
 
 async def test_a_process_that_ends_again_and_again_is_started_after_longer_and_longer_pauses(
-    child: Child, monkeypatch: pytest.MonkeyPatch
+    child: ServerChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # where no Python can start
     pauses = list[float]()

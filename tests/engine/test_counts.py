@@ -2,7 +2,7 @@
 
 import asyncio
 
-from chargehand.engine.counts import IN_A_SECOND, SMALL, Counts, Kept
+from chargehand.engine.counts import IN_A_SECOND, SMALL, JobCounts, Kept
 from chargehand.engine.store import Store
 from tests.store.given import a_queue, submit_many, take_one
 
@@ -60,7 +60,7 @@ async def test_live_jobs_are_counted_by_queue_and_stage_with_the_time_of_the_cou
     await submit_many(store, 3)
     await take_one(store, stage="loading")
     before = await store.now()
-    counted = await Counts(store).live()
+    counted = await JobCounts(store).live()
     [queue] = counted.queues
     assert (queue.queue, queue.ready, queue.running) == (a_queue("q"), 2, 1)
     assert counted.of(a_queue("q")) is queue

@@ -1042,7 +1042,7 @@ async def test_openai_tool_calls_have_their_arguments_as_text(client: Client, ta
     assert message["stop_reason"] == "tool_use"
 
 
-async def test_openai_completions_embeddings_and_models(client: Client, target: OllamaTarget) -> None:
+async def test_openai_clients_get_completions_embeddings_and_models(client: Client, target: OllamaTarget) -> None:
     _, whole = await client.answer("/v1/completions", model="a", prompt="x")
     assert whole["choices"][0]["text"] == "a says: x"
     async with client.post("/v1/completions", model="a", prompt="x", stream=True) as response:

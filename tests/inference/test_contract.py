@@ -190,7 +190,7 @@ def embeds(target: Target, client: ollama.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/version", "/api/tags"])
-async def test_probes_by_get_and_head(target: Target, path: str) -> None:
+async def test_get_and_head_probes_answer(target: Target, path: str) -> None:
     async with aiohttp.ClientSession(target.url) as http:
         async with http.get(path) as response:
             assert response.status == 200
@@ -200,7 +200,7 @@ async def test_probes_by_get_and_head(target: Target, path: str) -> None:
             assert (response.status, await response.read()) == (200, b"")
 
 
-async def test_a_wrong_path_and_a_wrong_method(raw: Raw, target: Target) -> None:
+async def test_a_wrong_path_or_method_is_refused(raw: Raw, target: Target) -> None:
     async with aiohttp.ClientSession(target.url) as http:
         async with http.get("/api/nothing") as response:
             assert response.status == 404
@@ -252,7 +252,7 @@ async def test_openai_lists_models(target: Target) -> None:
 # generating -----------------------------------------------------------------------------------------------------------
 
 
-def test_chat(client: ollama.Client, target: Target) -> None:
+def test_chat_answers_whole(client: ollama.Client, target: Target) -> None:
     answer = client.chat(target.model, SAY, options={"num_predict": 40})
     assert answer.model == target.model
     assert answer.message.role == "assistant"
@@ -265,7 +265,7 @@ def test_chat(client: ollama.Client, target: Target) -> None:
     assert answer.total_duration >= (answer.eval_duration or 0)
 
 
-def test_chat_as_a_stream(client: ollama.Client, target: Target) -> None:
+def test_chat_streams(client: ollama.Client, target: Target) -> None:
     chunks = list(client.chat(target.model, SAY, stream=True, options={"num_predict": 20}))
     assert [chunk.done for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert len(chunks) > 3
@@ -274,7 +274,7 @@ def test_chat_as_a_stream(client: ollama.Client, target: Target) -> None:
     assert all(chunk.created_at for chunk in chunks)
 
 
-async def test_asynchronous_chat(async_client: ollama.AsyncClient, target: Target) -> None:
+async def test_the_async_client_chats(async_client: ollama.AsyncClient, target: Target) -> None:
     whole = await async_client.chat(target.model, SAY, options={"num_predict": 10})
     assert whole.message.content
     stream = await async_client.chat(target.model, SAY, stream=True, options={"num_predict": 10})
@@ -283,7 +283,7 @@ async def test_asynchronous_chat(async_client: ollama.AsyncClient, target: Targe
     assert len(chunks) > 2
 
 
-def test_generate(client: ollama.Client, target: Target) -> None:
+def test_generate_answers_whole(client: ollama.Client, target: Target) -> None:
     answer = client.generate(target.model, "Hello!", options={"num_predict": 20})
     assert answer.response
     assert answer.done
@@ -292,20 +292,20 @@ def test_generate(client: ollama.Client, target: Target) -> None:
     assert answer.eval_count
 
 
-def test_generate_as_a_stream(client: ollama.Client, target: Target) -> None:
+def test_generate_streams(client: ollama.Client, target: Target) -> None:
     chunks = list(client.generate(target.model, "one two three four five", stream=True, options={"num_predict": 5}))
     assert "".join(chunk.response or "" for chunk in chunks).strip()
     assert [chunk.done for chunk in chunks].count(True) == 1
     assert chunks[-1].done_reason
 
 
-async def test_asynchronous_generate(async_client: ollama.AsyncClient, target: Target) -> None:
+async def test_the_async_client_generates(async_client: ollama.AsyncClient, target: Target) -> None:
     assert (await async_client.generate(target.model, "Hello!", options={"num_predict": 5})).response
     stream = await async_client.generate(target.model, "Hello!", stream=True, options={"num_predict": 5})
     assert [chunk async for chunk in stream][-1].done
 
 
-async def test_the_shape_of_a_stream(raw: Raw, target: Target) -> None:
+async def test_a_stream_has_ollamas_shape(raw: Raw, target: Target) -> None:
     body = {"model": target.model, "messages": SAY, "options": {"num_predict": 8, "nonsense": 1}, "unheard_of": True}
     async with raw.opened("/api/chat", body) as response:
         assert response.status == 200
@@ -321,7 +321,7 @@ async def test_the_shape_of_a_stream(raw: Raw, target: Target) -> None:
     assert all(isinstance(last[name], int) for name in last if name.endswith(("_duration", "_count")))
 
 
-async def test_the_shape_of_a_whole_answer(raw: Raw, target: Target) -> None:
+async def test_a_whole_answer_has_ollamas_shape(raw: Raw, target: Target) -> None:
     body = {"model": target.tagged, "prompt": "Hello!", "stream": False, "options": {"num_predict": 4}}
     async with raw.opened("/api/generate", body) as response:
         assert response.content_type == "application/json"
@@ -395,7 +395,7 @@ def test_an_answer_in_json_mode_is_json(client: ollama.Client, target: Target) -
         assert isinstance(json.loads(text), dict)
 
 
-async def test_openai_chat(target: Target) -> None:
+async def test_the_openai_client_chats(target: Target) -> None:
     async with openai.AsyncOpenAI(base_url=f"{target.url}/v1", api_key="none") as sdk:
         say: Any = SAY
         whole = await sdk.chat.completions.create(model=target.model, messages=say, max_tokens=8)
@@ -417,7 +417,7 @@ async def test_openai_chat(target: Target) -> None:
             await sdk.chat.completions.create(model="no-such-model", messages=say)
 
 
-async def test_anthropic_messages(target: Target) -> None:
+async def test_the_anthropic_client_gets_messages(target: Target) -> None:
     async with anthropic.AsyncAnthropic(base_url=target.url, api_key="none") as sdk:
         say: Any = SAY
         whole = await sdk.messages.create(model=target.model, messages=say, max_tokens=8)
@@ -432,7 +432,7 @@ async def test_anthropic_messages(target: Target) -> None:
 # embedding ------------------------------------------------------------------------------------------------------------
 
 
-def test_embed(client: ollama.Client, target: Target) -> None:
+def test_embed_returns_vectors(client: ollama.Client, target: Target) -> None:
     embeds(target, client)
     answer = client.embed(target.model, ["a red ball", "a golden key"])
     first, second = answer.embeddings
@@ -600,7 +600,9 @@ def test_an_unknown_model_is_not_found(client: ollama.Client) -> None:
         ("/api/chat", {"model": "a", "keep_alive": "soon"}, 400, "invalid duration"),
     ],
 )
-async def test_mistakes(raw: Raw, path: str, body: Any, status: int, words: str) -> None:
+async def test_an_invalid_request_is_refused_in_ollamas_words(
+    raw: Raw, path: str, body: Any, status: int, words: str
+) -> None:
     got, answer = await raw.post(path, body)
     assert got == status
     assert set(answer) == {"error"}
@@ -619,7 +621,9 @@ async def test_mistakes(raw: Raw, path: str, body: Any, status: int, words: str)
         ({"top_logprobs": 21}, 400, "top_logprobs must be between 0 and 20"),
     ],
 )
-async def test_mistakes_about_a_model(raw: Raw, target: Target, more: Any, status: int, words: str) -> None:
+async def test_an_invalid_request_for_a_model_is_refused(
+    raw: Raw, target: Target, more: Any, status: int, words: str
+) -> None:
     for stream in (True, False):
         got, answer = await raw.post("/api/chat", {"model": target.model, "messages": SAY, "stream": stream, **more})
         assert got == status

@@ -6,6 +6,7 @@ from typing import cast
 
 from chargehand.doors.provisioning.job.journey import Journey
 from chargehand.doors.provisioning.job.ledger import JobLedgers, Verdict
+from chargehand.doors.provisioning.job.ledger_writer import LedgerWriter
 from chargehand.doors.provisioning.job.run import JobRun, JobRuns, RunStep
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.engine.engine import Engine
@@ -40,8 +41,10 @@ async def test_an_owner_stopped_during_a_write_still_knows_the_new_version(store
     job_id = engine.new_id()
     await engine.submit(NewJob(job_id, Queue("provision", "t", SERIAL), b"{}"))
     job = cast(Job, await store.get_job(job_id))
-    runs = Unhurried(store)
-    journey = Journey(engine, runs, JobLedgers(Records(store)), job, SERIAL, Recipe.of(RECIPE), JobRun(), 0)
+    runs, records = Unhurried(store), Records(store)
+    journey = Journey(
+        engine, runs, JobLedgers(records), LedgerWriter(records), job, SERIAL, Recipe.of(RECIPE), JobRun(), 0
+    )
     saving = asyncio.create_task(journey.save(step=RunStep.RESET))
     await runs.written.wait()
     saving.cancel()

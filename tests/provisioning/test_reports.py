@@ -47,7 +47,7 @@ async def test_a_machine_that_reports_for_ever_does_not_fill_the_log_of_its_job(
             return JobLedger(ledger.generation, ledger.verdict, ledger.deliveries, told=MAX_EVENTS - 2)
 
         before = len(await room.told(job_id, "webhook"))
-        await room.server.provisioning._ledgers.amend("default", job_id, nearly_full)
+        await room.server.provisioning._writer.amend("default", job_id, nearly_full)
         for _ in range(5):
             assert (await room.report(FAILED)).good()["duplicate"] is True
         assert len(await room.told(job_id, "webhook")) == before + 2

@@ -11,7 +11,7 @@ from chargehand.doors.provisioning.job.run import JobRuns
 from chargehand.engine.record import PutRecord
 from tests.api.serving import on_sqlite, until
 from tests.provisioning.guest import Script
-from tests.provisioning.lab import FAILED, Lab, as_machine, lab
+from tests.provisioning.lab import FAILED, Lab, as_machine, failed, lab
 
 SILENT = Script(silent=True)
 
@@ -21,6 +21,19 @@ def _retention(room: Lab) -> Retention:
     engine, files = room.server.engine, room.server.provisioning._files
     records = engine.records
     return Retention(engine, JobRuns(records), JobLedgers(records), Occupancy(engine), files, media_keep_seconds=0)
+
+
+async def _prune_and_sweep(room: Lab, job_id: str) -> None:
+    """Remove the finished job, and check that this leaves nothing of it."""
+    records = room.server.engine.records
+    assert [len(await records.list(kind)) for kind in (MACHINE, PLACE)] == [1, 1]
+    await until(lambda: room.server.engine.prune(0.001, 10))
+    runs = JobRuns(records)
+    run, version = await runs.get("default", job_id) or pytest.fail("the job has no run")
+    await runs.put("default", job_id, run, version, due_at=1)
+    await _retention(room).sweep()
+    assert [len(await records.list(kind)) for kind in (MACHINE, PLACE)] == [0, 0]
+    assert await runs.get("default", job_id) is None
 
 
 @on_sqlite
@@ -67,15 +80,19 @@ async def test_a_job_that_is_pruned_leaves_no_record_of_the_machine_that_it_occu
         await room.register()
         job_id = await room.submit()
         await room.reaches(job_id, "complete")
-        records = room.server.engine.records
-        assert [len(await records.list(kind)) for kind in (MACHINE, PLACE)] == [1, 1]
-        await until(lambda: room.server.engine.prune(0.001, 10))
-        runs = JobRuns(records)
-        run, version = await runs.get("default", job_id) or pytest.fail("the job has no run")
-        await runs.put("default", job_id, run, version, due_at=1)
-        await _retention(room).sweep()
-        assert [len(await records.list(kind)) for kind in (MACHINE, PLACE)] == [0, 0]
-        assert await runs.get("default", job_id) is None
+        await _prune_and_sweep(room, job_id)
+
+
+@on_sqlite
+async def test_a_retry_that_ends_before_it_finds_the_machine_leaves_no_record_of_it_either(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with lab(store_url, tmp_path, script=SILENT) as room:
+        job_id = await failed(room)
+        (tmp_path / "maintenance.iso").unlink()
+        (await room.api.post(f"/api/v1/jobs/{job_id}/retry")).good()
+        assert (await room.reaches(job_id, "complete"))["failed_step"] == "iso.serve"
+        await _prune_and_sweep(room, job_id)
 
 
 @on_sqlite

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from chargehand.config import load_config
 from chargehand.doors.provisioning.job.deadlines import Deadlines
-from chargehand.doors.provisioning.job.ledger import Amend, JobLedger, JobLedgers, Verdict
+from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers, Verdict
+from chargehand.doors.provisioning.job.ledger_writer import Amend, LedgerWriter
 from chargehand.doors.provisioning.job.reset import was_reset
 from chargehand.doors.provisioning.job.run import JobRun, ResetIntent
 from chargehand.doors.provisioning.media.fetches import Fetches
@@ -96,7 +97,7 @@ async def test_a_late_owner_does_not_erase_a_verdict(store: Store) -> None:
     ledgers = JobLedgers(Records(store))
     verdict = Verdict("succeeded", 1, "webhook")
     await ledgers.begin("t", "j", 1)
-    await ledgers.amend("t", "j", lambda ledger: ledger.with_verdict(verdict))
+    await LedgerWriter(Records(store)).amend("t", "j", lambda ledger: ledger.with_verdict(verdict))
     await ledgers.begin("t", "j", 1)  # by an owner that was replaced meanwhile
     assert await ledgers.get("t", "j") == JobLedger(1, verdict)
     await ledgers.begin("t", "j", 2)  # a retry
@@ -109,7 +110,7 @@ async def test_a_fetch_before_a_reset_is_not_taken_for_the_boot_after_it(store: 
     await engine.submit(NewJob(job_id, Queue("provision", "t", "SN-1"), b"{}"))
     ledgers = JobLedgers(Records(store))
     await ledgers.begin("t", job_id, 1)
-    fetches = Fetches(engine, ledgers)
+    fetches = Fetches(engine, LedgerWriter(Records(store)))
     fetched_at = engine.now()
     fetches.heard(job_id, "maintenance.iso", 0, 100, False)
     clock.advance(1)  # it is written later
@@ -121,8 +122,8 @@ async def test_a_fetch_before_a_reset_is_not_taken_for_the_boot_after_it(store: 
     assert not ledger.shows_life_since(asked_at)
 
 
-class AwayOnce(JobLedgers):
-    """Ledgers whose store is away at the first write."""
+class AwayOnce(LedgerWriter):
+    """A writer whose store is away at the first write."""
 
     away = True
 
@@ -137,9 +138,9 @@ async def test_a_fetch_while_the_store_is_away_is_written_later(store: Store, cl
     engine = Engine(store, policy=RetryPolicy(0, 0), now=clock)
     job_id = engine.new_id()
     await engine.submit(NewJob(job_id, Queue("provision", "t", "SN-1"), b"{}"))
-    ledgers = AwayOnce(Records(store))
+    ledgers = JobLedgers(Records(store))
     await ledgers.begin("t", job_id, 1)
-    fetches = Fetches(engine, ledgers)
+    fetches = Fetches(engine, AwayOnce(Records(store)))
     fetched_at = engine.now()
     fetches.heard(job_id, "maintenance.iso", 0, 100, True)
     with pytest.raises(StoreUnavailable):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.doors.tasks.bells import MINUTE, Bell, Ringing, ring
-from chargehand.doors.tasks.subscription import Book, Subscription, Terms
+from chargehand.doors.tasks.subscription import Book, Subscription, SubscriptionTerms
 from chargehand.engine.job import SECOND
 from chargehand.engine.reads import Pulse
 from chargehand.engine.record import Record
@@ -18,7 +18,7 @@ AT = 1_800_000_000 * SECOND
 
 
 def a_subscription(name: str, mode: Any = "fanout", group: str = "", interval: int = 5, *types: str) -> Subscription:
-    terms = Terms("me", "https://worker.example/", types or ("*",), mode, group, 300, interval)
+    terms = SubscriptionTerms("me", "https://worker.example/", types or ("*",), mode, group, 300, interval)
     return Subscription(name, "acme", terms, 0, AT * 2, 1)
 
 

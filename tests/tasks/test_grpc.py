@@ -162,7 +162,7 @@ async def test_many_are_claimed_at_once_and_finished_at_once(store_url: str) -> 
 
 
 @on_sqlite
-async def test_a_task_can_be_kept_given_back_and_broken_on_a_stream(store_url: str) -> None:
+async def test_a_stream_can_extend_abandon_and_nack_a_task(store_url: str) -> None:
     async with calling(store_url, ON | {"tasks.backoff_base_seconds": 0}) as shop, connected(shop) as channel:
         task_id = (await shop.producer.create(maxAttempts=2))["id"]
         worker = await working(channel)
@@ -186,7 +186,7 @@ async def test_a_task_can_be_kept_given_back_and_broken_on_a_stream(store_url: s
 
 
 @on_sqlite
-async def test_whoever_is_ready_waits_for_a_task_and_holds_up_nothing_else(store_url: str) -> None:
+async def test_a_ready_worker_waits_and_blocks_no_other_message(store_url: str) -> None:
     async with calling(store_url, ON) as shop, connected(shop) as channel:
         worker = await working(channel)
         await worker.ready("later")
@@ -212,7 +212,7 @@ async def test_a_worker_that_hangs_up_waits_for_nothing_any_more(store_url: str)
 
 
 @on_sqlite
-async def test_a_client_that_has_said_all_still_gets_its_answers_and_then_the_end(store_url: str) -> None:
+async def test_a_client_that_half_closes_still_gets_its_answers(store_url: str) -> None:
     async with calling(store_url, ON) as shop, connected(shop) as channel:
         producer = await producing(channel)
         for seq in range(1, 21):
@@ -253,7 +253,7 @@ async def test_a_server_that_stops_ends_the_streams_and_says_so(store_url: str) 
     ],
 )
 @on_sqlite
-async def test_a_stream_begins_with_the_hello_of_somebody_who_may(
+async def test_a_stream_without_a_valid_hello_is_refused(
     store_url: str, wire: Wire, first: dict[str, Any], status: str, text: str
 ) -> None:
     async with calling(store_url, ON) as shop, connected(shop) as channel:
@@ -265,7 +265,7 @@ async def test_a_stream_begins_with_the_hello_of_somebody_who_may(
 
 
 @on_sqlite
-async def test_a_second_hello_and_an_unknown_message_are_told_to_be_wrong(store_url: str) -> None:
+async def test_a_second_hello_and_an_unknown_message_are_refused(store_url: str) -> None:
     async with calling(store_url, ON) as shop, connected(shop) as channel:
         worker = await working(channel)
         await worker.say(hello=WORKER.Hello(token="boss"))
@@ -310,13 +310,13 @@ def test_streams_that_other_machines_reach_need_tokens() -> None:
         require_safe(config)
 
 
-def test_an_address_that_is_none_is_refused_with_what_is_allowed() -> None:
+def test_an_invalid_address_is_refused_with_what_is_allowed() -> None:
     with pytest.raises(ConfigError, match=r"tasks\.grpc_listen must be HOST:PORT"):
         load_config(environ={}, overrides={"tasks.grpc_listen": "9091"})
 
 
 @on_sqlite
-async def test_a_port_that_is_taken_is_named(store_url: str, tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named(store_url: str, tmp_path: Path) -> None:
     async with calling(store_url, ON) as shop:
         taken = shop.server.tasks.grpc.address  # type: ignore[union-attr]
         with pytest.raises(ConfigError, match=f"{taken} cannot be listened on"):
@@ -324,7 +324,7 @@ async def test_a_port_that_is_taken_is_named(store_url: str, tmp_path: Path) -> 
                 raise AssertionError("it started")
 
 
-def test_the_described_messages_have_the_bytes_that_the_wire_has() -> None:
+def test_our_messages_have_the_bytes_of_codeqs() -> None:
     """Written by hand from the wire format: a field's number and type, then its value."""
     event = PRODUCER.Asked(create=PRODUCER.CreateTask(seq=300, command="a", payload=b"{}", delay_seconds=1))
     assert event.SerializeToString() == bytes.fromhex("120c 08ac02 120161 1a027b7d 4801".replace(" ", ""))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from chargehand.doors.tasks.subscription import SUBSCRIPTION, Terms
+from chargehand.doors.tasks.subscription import SUBSCRIPTION, SubscriptionTerms
 from chargehand.doors.tasks.subscriptions import MAX_ACTIVE
 from chargehand.engine.job import SECOND
 from chargehand.engine.record import PutRecord
@@ -299,7 +299,7 @@ async def test_an_unreadable_record_does_not_stop_other_subscriptions(desk: Desk
 async def test_a_tenant_has_a_thousand_subscriptions_at_most(desk: Desk) -> None:
     store = desk.server.store
     due_at = await store.now() + 600 * SECOND
-    body = msgspec.json.encode(Terms("somebody", URL, ("x",), "fanout", "", 600, 5))
+    body = msgspec.json.encode(SubscriptionTerms("somebody", URL, ("x",), "fanout", "", 600, 5))
     names = [f"sub-{number:04}" for number in range(MAX_ACTIVE)]
     await asyncio.gather(*[store.write(PutRecord(SUBSCRIPTION, "default", n, body, 0, due_at)) for n in names])
     problem = refused(await desk.api.post(PATH, {"callbackUrl": URL}), 429, "too many subscriptions")

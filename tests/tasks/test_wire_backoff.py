@@ -30,7 +30,7 @@ class Always(Random):
         ("exponential", [5, 10, 20, 40, 80, 160, 320, 640, 900, 900]),
     ],
 )
-def test_the_pauses_without_jitter(policy: str, pauses: list[int]) -> None:
+def test_each_policy_without_jitter_has_fixed_pauses(policy: str, pauses: list[int]) -> None:
     assert [pause(policy, attempt, 5.0, 900.0, Random(1)) for attempt in range(10)] == pauses
 
 
@@ -42,7 +42,7 @@ def test_the_pauses_without_jitter(policy: str, pauses: list[int]) -> None:
         ("unknown", [0, 0, 0, 0], [5, 10, 20, 900]),
     ],
 )
-def test_the_ends_of_the_jitter(policy: str, shortest: list[int], longest: list[int]) -> None:
+def test_jitter_stays_between_its_ends(policy: str, shortest: list[int], longest: list[int]) -> None:
     for high, ends in ((False, shortest), (True, longest)):
         assert [pause(policy, attempt, 5.0, 900.0, Always(high)) for attempt in (0, 1, 2, 9)] == ends
 

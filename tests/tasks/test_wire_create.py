@@ -80,7 +80,7 @@ async def test_metadata_comes_with_the_task_wherever_it_is_shown(shop: Shop) -> 
 
 
 @on_sqlite
-async def test_metadata_is_an_object(shop: Shop) -> None:
+async def test_metadata_that_is_no_object_is_refused(shop: Shop) -> None:
     wrongs: tuple[object, ...] = ([], "x", 1, {"long": "x" * 20_000})
     for wrong in wrongs:
         answer = await shop.producer.post("/tasks", {"command": "render", "payload": 1, "metadata": wrong})

@@ -1,6 +1,6 @@
 """Flows: submit many jobs of any door that wait for each other; list, read, wait for, follow, cancel and retry them as one."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from chargehand.engine.flow import KIND, NewFlow, NewStep, On
 from chargehand.engine.flows import Flows
 from chargehand.engine.graph import AskedStep, Graph
 from chargehand.engine.job import Job, NewJob, State
+from chargehand.engine.moves import Submitted
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter, StepFilter
 from chargehand.engine.references import references
@@ -38,9 +39,10 @@ from chargehand.http.jobs import (
     JobPage,
     JobResource,
     StepDoor,
+    Traced,
     Wording,
 )
-from chargehand.http.kinds import Kinds, kinds_in, require
+from chargehand.http.kinds import Kinds, require
 from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
@@ -174,12 +176,12 @@ class FlowsApi:
         asked = decode(_decoder, body, MAX_READ)
         key, fingerprint = identity(req, body)
         flow = await self._new_flow(req, asked, key, fingerprint)
-        with self._jobs.span(req, {"steps": len(flow.steps)}) as span:
-            trace = {"traceparent": span.traceparent, "tracestate": span.tracestate}
-            steps = tuple(replace(step, job=replace(step.job, **trace)) for step in flow.steps)
-            submitted = await self._engine.submit_flow(NewFlow(replace(flow.job, **trace), steps))
-            span.set("job_id", submitted.job_id)
-        self._jobs.accept(resp, submitted)
+
+        def submit(traced: Traced) -> Awaitable[Submitted]:
+            steps = tuple(replace(step, job=traced(step.job)) for step in flow.steps)
+            return self._engine.submit_flow(NewFlow(traced(flow.job), steps))
+
+        self._jobs.accept(resp, await self._jobs.submit_by(req, {"steps": len(flow.steps)}, submit))
 
     async def _new_flow(self, req: Request, asked: SubmitFlow, key: str | None, fingerprint: str | None) -> NewFlow:
         graph = Graph([AskedStep(step.name, [_after(each) for each in step.after]) for step in asked.steps])
@@ -247,15 +249,13 @@ class FlowsApi:
 
     async def cancel_flow(self, req: Request, resp: Response, job_id: str) -> None:
         flow = await self._jobs.get(job_id, req.caller.tenant)
-        for kind in await kinds_in(self._engine.jobs, flow):
-            require(req.caller, self._kinds.of(kind).cancel)
+        await self._kinds.require_throughout(req.caller, self._engine.jobs, flow, lambda scopes: scopes.cancel)
         reply_moved(resp, await self._jobs.cancel(req, flow))
 
     async def retry_flow(self, req: Request, resp: Response, job_id: str) -> None:
         asked = decode(_retry, await read_body(req, 10_000))
         flow = await self._jobs.get(job_id, req.caller.tenant)
-        for kind in await kinds_in(self._engine.jobs, flow):
-            require(req.caller, self._kinds.of(kind).requeue)
+        await self._kinds.require_throughout(req.caller, self._engine.jobs, flow, lambda scopes: scopes.requeue)
         named = StepFilter(flow.id, names=(asked.step,)) if asked.step else None
         if named and not (await self._engine.jobs.list_steps(named)).steps:
             raise InvalidField("from", f"there is no step {asked.step!r} in this flow")
@@ -275,7 +275,7 @@ def _check_references(field: str, asked: set[str], fillable: set[str], number: i
     for name in sorted(asked - fillable):
         raise InvalidField(
             field,
-            f"refers to {{{{{name}}}}} where no result can be put: only what the worker or the model gets can take one over",
+            f"{{{{{name}}}}} is not allowed here: a result can only go into what the worker or the model gets",
         )
 
 

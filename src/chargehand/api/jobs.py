@@ -28,7 +28,7 @@ from chargehand.http.jobs import (
     StepDoor,
     Wording,
 )
-from chargehand.http.kinds import Kinds, kinds_in, require
+from chargehand.http.kinds import Kinds, require
 from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
@@ -157,7 +157,7 @@ class JobsApi:
         self._max_attempts = config.engine.max_attempts
 
     async def start(self) -> None:
-        """Say how jobs are taken."""
+        """Store the settings that the database functions read (`http/terms.py`)."""
         await tell(self._engine.records, KIND, terms(self._jobs, (), self._max_attempts, self._max_body))
 
     def routes(self) -> list[Route]:
@@ -232,8 +232,7 @@ class JobsApi:
 
     async def cancel_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._jobs.get(job_id, req.caller.tenant)
-        for kind in await kinds_in(self._engine.jobs, job):
-            require(req.caller, self._kinds.of(kind).cancel)
+        await self._kinds.require_throughout(req.caller, self._engine.jobs, job, lambda scopes: scopes.cancel)
         reply_moved(resp, await self._jobs.cancel(req, job))
 
     async def requeue_job(self, req: Request, resp: Response, job_id: str) -> None:

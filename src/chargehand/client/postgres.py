@@ -33,33 +33,33 @@ class Options(TypedDict, total=False):
     )
 
 
-class TaskOptions(Options, total=False):
+class SubmitTaskOptions(Options, total=False):
     unique_key: str
 
 
-class JobOptions(Options, total=False):
+class SubmitJobOptions(Options, total=False):
     deadline_seconds: float
     on: list[str]  # the states of which the webhook is told; left out: all
     metadata: dict[str, Any]
 
 
-def submit_task(connection: Any, command: str, payload: Any, **options: Unpack[TaskOptions]) -> str:
+def submit_task(connection: Any, command: str, payload: Any, **options: Unpack[SubmitTaskOptions]) -> str:
     """Submit a task within the transaction of the connection, which is of psycopg, Django or SQLAlchemy (a Session too), and return
     the task's id."""
     return _run(connection, *_call("chargehand_submit_task", command, payload, dict(options)))
 
 
-def submit_job(connection: Any, queue: str, payload: Any, **options: Unpack[JobOptions]) -> str:
+def submit_job(connection: Any, queue: str, payload: Any, **options: Unpack[SubmitJobOptions]) -> str:
     """The same for a job of the engine's own."""
     return _run(connection, *_call("chargehand_submit_job", queue, payload, dict(options)))
 
 
-async def submit_task_async(connection: Any, command: str, payload: Any, **options: Unpack[TaskOptions]) -> str:
+async def submit_task_async(connection: Any, command: str, payload: Any, **options: Unpack[SubmitTaskOptions]) -> str:
     """The same for a connection of asyncpg, of psycopg (AsyncConnection) or of SQLAlchemy (AsyncConnection, AsyncSession)."""
     return await _run_async(connection, *_call("chargehand_submit_task", command, payload, dict(options)))
 
 
-async def submit_job_async(connection: Any, queue: str, payload: Any, **options: Unpack[JobOptions]) -> str:
+async def submit_job_async(connection: Any, queue: str, payload: Any, **options: Unpack[SubmitJobOptions]) -> str:
     return await _run_async(connection, *_call("chargehand_submit_job", queue, payload, dict(options)))
 
 

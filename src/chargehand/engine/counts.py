@@ -25,7 +25,7 @@ A = TypeVar("A")
 
 
 class Kept(Generic[A]):
-    """A count and how long it is kept. Who asks while it is being taken waits for that."""
+    """Keeps a count for a while. Callers that ask during a count wait for it."""
 
     def __init__(
         self, count: Callable[[], Awaitable[A]], size: Callable[[A], int], clock: Callable[[], float] = time.monotonic
@@ -55,7 +55,7 @@ class LiveCount(msgspec.Struct, frozen=True):
         return next((count for count in self.queues if count.queue == queue), None)
 
 
-class Counts:
+class JobCounts:
     def __init__(self, jobs: JobReads) -> None:
         self._jobs = jobs
         self._live = Kept(self._count_live, _live_jobs)

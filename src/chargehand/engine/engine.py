@@ -14,7 +14,7 @@ from secrets import randbits
 
 from msgspec.structs import replace
 
-from chargehand.engine.counts import Counts
+from chargehand.engine.counts import JobCounts
 from chargehand.engine.due import due_by_tenant, due_queues
 from chargehand.engine.flow import KIND as FLOW
 from chargehand.engine.flow import CancelFlow, NewFlow, Occupied, RetryFlow
@@ -68,7 +68,7 @@ class Engine:
     ) -> None:
         self._store = store
         self.jobs: JobReads = store
-        self.counts = Counts(store)
+        self.counts = JobCounts(store)
         self.records = Records(store)
         self.new_id = UlidMaker()
         self.wakeups = Wakeups()

@@ -174,7 +174,7 @@ class Rate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueLimits(msgspec.Struct, frozen=True, array_like=True):
-    """Beside how many of a queue run at once. Those of a key hold for the jobs of each key by itself."""
+    """Limits of a queue besides max_running. Those named key_ hold for each limit key separately."""
 
     rate: Rate | None = None
     key_max_running: int | None = None

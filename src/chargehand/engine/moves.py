@@ -63,6 +63,8 @@ TABLE = (
     Move("requeue", frozenset({FAILED, CANCELLED}), QUEUED,    Lease.DROP,   Attempt.RESET, "an operator gives it all its attempts again, and no deadline"),
 )
 # fmt: on
+# When a step of a flow is due, whoever waits for jobs is told of a `release` (store/flows.py). That is none of these moves: nobody asks
+# for it, the step stays queued, and it has no event.
 Move.by_name.update({move.name: move for move in TABLE})
 
 

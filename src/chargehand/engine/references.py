@@ -23,7 +23,7 @@ _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Missing(Exception):
-    """A result has not what a step wants to take over."""
+    """A step refers to something that a result does not have."""
 
 
 def references(payload: bytes) -> set[str]:
@@ -45,7 +45,7 @@ def filled(payload: bytes, results: Mapping[str, FlowStep]) -> bytes:
         done = _string_filled(string[1], results)
         left -= len(done)
         if left < 0:
-            raise Missing(f"what it takes over of the steps before it makes it larger than {MAX_BYTES} bytes")
+            raise Missing(f"with the results put in, the payload is larger than {MAX_BYTES} bytes")
         return done
 
     return _STRING.sub(fill, payload)

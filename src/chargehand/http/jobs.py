@@ -41,6 +41,7 @@ FOLLOW_HEADERS = {"Last-Event-ID": "The last sequence number that was seen"}
 FOLLOW = "With `Accept: text/event-stream` it goes on live and continues after `Last-Event-ID`."
 
 T = TypeVar("T")
+Traced = Callable[[NewJob], NewJob]
 
 
 class Accepted(msgspec.Struct):
@@ -65,7 +66,7 @@ class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
     ] = 0
 
 
-class Retries(NamedTuple):
+class WebhookRetries(NamedTuple):
     """Of a webhook that is not taken; None: as the server's settings say."""
 
     max_attempts: int | None = None
@@ -86,7 +87,7 @@ class Wording(NamedTuple):
     event_view: Callable[[Event], Any]
     event_name: Callable[[Event], str] = name_of_move  # of a server-sent event
     dialect: str = "standard"  # of its webhooks
-    retries: Retries = Retries()
+    retries: WebhookRetries = WebhookRetries()
 
 
 class StepDoor(NamedTuple):
@@ -126,10 +127,15 @@ class JobResource:
         return self._tracing.span("submit", **trace_headers(req), attributes=attributes)
 
     async def submit(self, req: Request, job: NewJob, attributes: Mapping[str, Value]) -> Submitted:
+        return await self.submit_by(req, attributes, lambda traced: self._engine.submit(traced(job)))
+
+    async def submit_by(
+        self, req: Request, attributes: Mapping[str, Value], submit: Callable[[Traced], Awaitable[Submitted]]
+    ) -> Submitted:
+        """Submit in a span of its own. `submit` gets a function that has a job continue its trace."""
         with self.span(req, attributes) as span:
-            submitted = await self._engine.submit(
-                replace(job, traceparent=span.traceparent, tracestate=span.tracestate)
-            )
+            trace = {"traceparent": span.traceparent, "tracestate": span.tracestate}
+            submitted = await submit(lambda job: replace(job, **trace))
             span.set("job_id", submitted.job_id)
         return submitted
 

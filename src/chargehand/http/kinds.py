@@ -4,7 +4,7 @@ The engine's own API, the outbox and the console show jobs of all doors. None of
 asks for: each kind says which scopes read, cancel and requeue its jobs, and any one of those named is enough.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from chargehand.engine.flow import KIND as FLOW
@@ -42,13 +42,16 @@ class Kinds:
     def may_read(self, caller: Scoped, kind: str) -> bool:
         return _holds_one(caller, self.of(kind).read)
 
-
-async def kinds_in(jobs: JobReads, job: Job) -> set[str]:
-    """The kind of a job and, of a flow, those of its steps: whoever changes the flow changes them."""
-    if job.kind != FLOW:
-        return {job.kind}
-    counts = (await jobs.list_steps(StepFilter(job.id, limit=0, counted=True))).counts
-    return {job.kind, *(kind for kind, _ in counts)}
+    async def require_throughout(
+        self, caller: Scoped, jobs: JobReads, job: Job, scopes: Callable[[KindScopes], tuple[str, ...]]
+    ) -> None:
+        """Refuse a caller without the scopes for a job or, if it is a flow, for its steps: whoever changes the flow changes them."""
+        kinds = {job.kind}
+        if job.kind == FLOW:
+            counts = (await jobs.list_steps(StepFilter(job.id, limit=0, counted=True))).counts
+            kinds.update(kind for kind, _ in counts)
+        for kind in kinds:
+            require(caller, scopes(self.of(kind)))
 
 
 def require(caller: Scoped, scopes: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""How the server takes jobs of a kind, told to its database: for those who submit in a transaction of their own (on PostgreSQL)."""
+"""Stores how the server takes jobs of a kind, for the database functions with which producers submit (on PostgreSQL)."""
 
 import msgspec
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from chargehand.engine.flow import Edge, Outcome, RetryFlow
 from chargehand.engine.job import NEVER, Job
-from chargehand.engine.moves import Moved
 from chargehand.store.flows import edges_from
 from chargehand.store.shared import job_from
 from chargehand.store.steps import Asking, Row
@@ -35,7 +34,7 @@ class _Again(NamedTuple):
     met: int
 
 
-def retry(operation: RetryFlow) -> Asking[list[Job]]:
+def queue_again(operation: RetryFlow) -> Asking[list[Job]]:
     """Return the jobs that are queued again, the flow first; none if it has moved on or nothing of it can start."""
     rows = yield "all_flow_steps", {"job_id": operation.job_id}
     steps = [_known(row) for row in rows]
@@ -82,9 +81,3 @@ def _with_all_after(steps: Sequence[_Known], numbers: Sequence[int]) -> set[int]
         chosen |= new
         left += new
     return chosen
-
-
-def queued_again(job: Job, endpoints: Sequence[str]) -> Moved:
-    return Moved(
-        job.id, job.queue, "requeue", job.state, "", 0, job.seq, job.run_at, job.updated_at, job.created_at, tuple(endpoints)
-    )  # fmt: skip

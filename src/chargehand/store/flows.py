@@ -1,22 +1,19 @@
-"""Flows in both databases: what follows when steps end, and what is done with a flow as a whole.
-
-Each function is a generator of statements, as in `steps.py`. Moves of jobs are returned as changes, which each database makes in its own room.
-"""
+"""What follows in flows when their steps end, in both databases, as generators (`steps.py`)."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.engine.flow import CANCELLING, KIND, STEPS, CancelFlow, Edge, NewFlow, NewStep, On, Outcome
+from chargehand.engine.flow import CANCELLING, KIND, STEPS, Edge, On, Outcome
 from chargehand.engine.guard import EVERY_TENANT, Guard
-from chargehand.engine.job import NEVER, SECOND, Job, State
-from chargehand.engine.moves import Change, Moved, Submitted
+from chargehand.engine.job import State
+from chargehand.engine.moves import Change, Moved
 from chargehand.store.queries import queue_from
-from chargehand.store.shared import job_from
-from chargehand.store.steps import Asking
+from chargehand.store.steps import Asking, Doing, OwnWork
 
 _encoder = msgspec.json.Encoder()
 edges_from = msgspec.json.Decoder(tuple[Edge, ...])
@@ -25,7 +22,15 @@ _OUTCOMES = {"succeed": Outcome.SUCCEEDED, "cancel": Outcome.CANCELLED}
 FAILURE_CHARACTERS = 500  # of a step's error, in that of its flow
 
 
-class Ended(NamedTuple):
+@dataclass(frozen=True)
+class Make(OwnWork):
+    """Make the changes. The answer is what moved, in their order, and the steps that ended."""
+
+    changes: Sequence[Change]
+    skipped: Collection[str] = ()  # ids of the jobs whose steps are skipped by it
+
+
+class EndedStep(NamedTuple):
     """A step that has just ended."""
 
     flow: str
@@ -43,9 +48,9 @@ class Wave(NamedTuple):
 
 
 class Following:
-    """What follows when steps have ended, wave by wave: a step that is skipped has ended too."""
+    """What has moved because steps had ended."""
 
-    def __init__(self, ended: Sequence[Ended]) -> None:
+    def __init__(self, ended: Sequence[EndedStep]) -> None:
         self._answered = {each.flow: each.job_id for each in reversed(ended)}  # whose move brings along what else moved
         self._moved: dict[str, list[Moved]] = defaultdict(list)
 
@@ -73,74 +78,33 @@ def outcome_of(change: Change, skipped: Collection[str]) -> Outcome:
     return _OUTCOMES.get(change.move, Outcome.FAILED)
 
 
-def _guard(job_id: str, kind: str) -> Guard:
+def guard_of(job_id: str, kind: str) -> Guard:
     return Guard(job_id, EVERY_TENANT, kind, None, None)
 
 
-# submitting -----------------------------------------------------------------------------------------------------------
-
-
-class StepRefused(Exception):
-    """A live job has the unique key of a step, so nothing of the flow is submitted."""
-
-    def __init__(self, step: int, job_id: str) -> None:
-        super().__init__(step, job_id)
-        self.step, self.job_id = step, job_id
-
-
-def ready(flow: NewFlow, steps: Sequence[Submitted]) -> list[Moved]:
-    """Return the moves of the steps that wait for none."""
-    for number, submitted in enumerate(steps):
-        if submitted.moved is None:
-            raise StepRefused(number, submitted.job_id)
-    return [each.moved for step, each in zip(flow.steps, steps, strict=True) if each.moved and not step.job.waits]
-
-
-def submitted(flow: NewFlow, queued: Moved, others: Sequence[Moved]) -> Submitted:
-    return Submitted(flow.job.id, True, flow.job.fingerprint, replace(queued, others=tuple(others)))
-
-
-def put_steps(flow: NewFlow) -> Asking[None]:
-    children: list[list[Edge]] = [[] for _ in flow.steps]
-    for number, step in enumerate(flow.steps):
-        for edge in step.parents:
-            children[edge.number].append(Edge(number, edge.on))
-    yield "insert_flow_steps", {"rows": [*map(_step_row, range(len(flow.steps)), flow.steps)]}
-    yield "insert_flow_edges", {"rows": [*map(_edges_row, range(len(flow.steps)), flow.steps, children)]}
-
-
-def _step_row(number: int, step: NewStep) -> dict[str, Any]:
-    return {
-        "job_id": step.job.flow,
-        "number": number,
-        "name": step.name,
-        "step_id": step.job.id,
-        "kind": step.job.kind,
-        "need": step.need,
-        "waits": len(step.parents),
-        "run_at": step.job.run_at or 0,
-        "delay": int(step.job.delay_seconds * SECOND),
-    }
-
-
-def _edges_row(number: int, step: NewStep, children: list[Edge]) -> dict[str, Any]:
-    parents = _encoder.encode(step.parents).decode()
-    return {
-        "job_id": step.job.flow, "number": number, "parents": parents, "children": _encoder.encode(children).decode()
-    }  # fmt: skip
+def follow(ended: Sequence[EndedStep]) -> Doing[Following]:
+    """Do what follows, wave by wave: a step that is skipped has ended too."""
+    following = Following(ended)
+    while ended:
+        wave = yield from _wave(ended)
+        following.note(wave.released)
+        asked = [*wave.skips, *wave.ends]
+        made, ended = yield Make([change for _, change in asked], {skip.guard.job_id for _, skip in wave.skips})
+        following.note((flow, moved) for (flow, _), moved in zip(asked, made, strict=True) if moved is not None)
+    return following
 
 
 # when steps end -------------------------------------------------------------------------------------------------------
 
 
 class _Parent(NamedTuple):
-    ended: Ended
+    ended: EndedStep
     name: str
     children: tuple[Edge, ...]
 
 
-def follow(ended: Sequence[Ended]) -> Asking[Wave]:
-    """Count the steps down that come after those; release, or give up, what that decides; end the flows that have no step left."""
+def _wave(ended: Sequence[EndedStep]) -> Asking[Wave]:
+    """Count down the steps after these; release or skip what is decided; end flows with no step left."""
     parents = yield from _parents(ended)
     released, skips = yield from _decide(parents)
     stopped = [each for each in ended if each.outcome is not Outcome.SUCCEEDED]
@@ -152,7 +116,7 @@ def follow(ended: Sequence[Ended]) -> Asking[Wave]:
     return Wave(released, skips, ends)
 
 
-def _parents(ended: Sequence[Ended]) -> Asking[list[_Parent]]:
+def _parents(ended: Sequence[EndedStep]) -> Asking[list[_Parent]]:
     by_place = {(each.flow, each.number): each for each in ended}
     rows = yield "ended_steps", {"rows": [{"flow": flow, "place": number} for flow, number in by_place]}
     return [_Parent(by_place[row[0], row[1]], row[2], edges_from.decode(row[3])) for row in rows]
@@ -191,7 +155,7 @@ def _reason(parent: _Parent) -> str:
 
 def _skip(step_id: str, kind: str, reason: str) -> Change:
     error = f"skipped: {reason}"
-    return Change(_guard(step_id, kind), "cancel", error=error, step=STEPS, message=error)
+    return Change(guard_of(step_id, kind), "cancel", error=error, step=STEPS, message=error)
 
 
 def _release(due: Sequence[dict[str, Any]]) -> Asking[list[tuple[str, Moved]]]:
@@ -257,7 +221,7 @@ def _ends(flows: Sequence[_Flow]) -> Asking[list[tuple[str, Change]]]:
 
 
 def _end(flow: _Flow, size: int, stopped: Sequence[_Stopped]) -> Change:
-    guard = _guard(flow.id, KIND)
+    guard = guard_of(flow.id, KIND)
     if flow.stage == CANCELLING:
         return Change(
             guard, "cancel", error="cancelled", level="warn", message="cancelled, and all its steps have ended"
@@ -277,41 +241,3 @@ def _end(flow: _Flow, size: int, stopped: Sequence[_Stopped]) -> Change:
 def _is_handled(step: _Stopped, skipped: Collection[int]) -> bool:
     """Return whether a step that was to run if this one fails did run."""
     return any(edge.on is not On.SUCCEEDED and edge.number not in skipped for edge in step.children)
-
-
-# starting -------------------------------------------------------------------------------------------------------------
-
-
-def start(flow_id: str, steps_left: int) -> Asking[Job]:
-    """Let a queued flow run, and write that into its log."""
-    [row] = yield "start_flow", {"job_id": flow_id, "steps_left": steps_left, "never": NEVER}
-    flow = job_from(row)
-    yield "insert_flow_event", {
-        "job_id": flow_id, "seq": flow.seq, "level": "info", "move": "claim", "state": flow.state, "stage": flow.stage,
-        "previous": flow.previous, "attempt": flow.attempt, "step": "", "message": "its steps may start",
-    }  # fmt: skip
-    return flow
-
-
-def started(flow: Job, endpoints: Sequence[str]) -> Moved:
-    return Moved(
-        flow.id, flow.queue, "claim", flow.state, flow.stage, flow.attempt, flow.seq, flow.run_at, flow.updated_at,
-        flow.created_at, tuple(endpoints),
-    )  # fmt: skip
-
-
-# cancelling -----------------------------------------------------------------------------------------------------------
-
-
-def closing(operation: CancelFlow) -> Change:
-    """Return the change after which the flow ends as cancelled."""
-    guard = Guard(operation.job_id, operation.tenant, KIND, None, None)
-    return Change(guard, "advance", CANCELLING, level="warn", message=operation.message)
-
-
-def waiting_steps(operation: CancelFlow) -> Asking[list[Change]]:
-    rows = yield "waiting_steps", {"job_id": operation.job_id}
-    return [
-        Change(_guard(step_id, kind), "cancel", error="cancelled", level="warn", message=operation.message)
-        for step_id, kind in rows
-    ]

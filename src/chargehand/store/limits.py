@@ -25,7 +25,7 @@ class Found(NamedTuple):
     job_id: str
 
 
-class Room(NamedTuple):
+class RoomToStart(NamedTuple):
     """How many jobs may start now, and when that changes although none ends."""
 
     free: int
@@ -39,13 +39,13 @@ class Offer(NamedTuple):
 
 class _Key(NamedTuple):
     name: str
-    room: Room
+    room: RoomToStart
 
 
-def rate_room(queue: Queue, rate: Rate | None, room: int) -> Asking[Room]:
+def rate_room(queue: Queue, rate: Rate | None, room: int) -> Asking[RoomToStart]:
     """Return how much of a room the queue's rate leaves."""
     if rate is None or not room:
-        return Room(room)
+        return RoomToStart(room)
     [(started, first_at)] = yield "recent_starts", columns(queue) | _window(rate)
     return _left(rate, room, int(started), first_at)
 
@@ -127,13 +127,15 @@ def _key(settings: QueueSettings, row: Sequence[Any]) -> _Key:
     name, running, started, first_at = row
     limits = settings.limits
     room = MOST_KEYS if limits.key_max_running is None else max(0, limits.key_max_running - int(running))
-    return _Key(name, Room(room) if limits.key_rate is None else _left(limits.key_rate, room, int(started), first_at))
+    return _Key(
+        name, RoomToStart(room) if limits.key_rate is None else _left(limits.key_rate, room, int(started), first_at)
+    )
 
 
-def _left(rate: Rate, room: int, started: int, first_at: int | None) -> Room:
+def _left(rate: Rate, room: int, started: int, first_at: int | None) -> RoomToStart:
     left = max(0, rate.count - started)
     later_at = first_at + int(rate.seconds * SECOND) if room and not left and first_at is not None else None
-    return Room(min(room, left), later_at)
+    return RoomToStart(min(room, left), later_at)
 
 
 def _sooner(*instants: int | None) -> int | None:

@@ -43,7 +43,7 @@ Row = Sequence[Any]
 
 LAST_ID = "z"  # sorts behind every id
 LAST_INSTANT = 2**62
-# An id has the time of the node that made it, `created_at` that of the store. All that was made in this time beside a range is read in vain.
+# An id has the time of the node that made it, `created_at` that of the store: so a range of ids is widened by this on both sides.
 CLOCK_SKEW = 60 * SECOND
 _LIKE = re.compile("[!%_]")
 

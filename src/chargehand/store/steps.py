@@ -1,16 +1,19 @@
 """The operations that both databases apply alike, each written once.
 
 Each is a generator: it yields a statement with its values and gets the rows back. SQLite's writer runs it in one go,
-PostgreSQL's awaits each statement. Operations that must be fast are written for each database, in its own room.
+PostgreSQL's awaits each statement. Operations that must be fast are written for each database, in its own room; where another needs
+one of them, it yields `OwnWork`.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
 from chargehand.engine.delivery import Release, Replay, SetEndpoint
 from chargehand.engine.file import DropFiles, File, NewFile
+from chargehand.engine.flow import CancelFlow, RetryFlow
 from chargehand.engine.job import SECOND, QueueSettings, Rate, SetQueue
 from chargehand.engine.moves import Prune
 from chargehand.engine.record import DropRecord, PutRecord, Record
@@ -22,6 +25,34 @@ Statement = tuple[str, dict[str, Any]]
 T = TypeVar("T")
 Asking = Generator[Statement, Sequence[Row], T]  # asks a database, and returns this
 Steps = Asking[Answer]
+
+
+class OwnWork:
+    """What each database does in its own way."""
+
+
+Doing = Generator[Statement | OwnWork, Any, T]  # asks for work besides
+
+
+@dataclass(frozen=True)
+class Whole(OwnWork):
+    """All of these steps or, on an error, none. The answer is theirs, or that of `Undone`."""
+
+    steps: Doing[Answer]
+    may_clash: bool = False  # with a live job that has the same unique key: then the answer is None
+
+
+class Undone(Exception):
+    """Raised by the steps of a `Whole` to undo what they wrote."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+def no_work(work: OwnWork) -> Any:
+    raise TypeError(f"{type(work).__name__} is asked for where only statements are run")
+
 
 # The statements that remove what a pruned job leaves behind.
 _OF_A_JOB = (
@@ -130,9 +161,11 @@ STEPS: dict[type, Callable[[Any], Steps]] = {
 def in_order(operations: Sequence[Any]) -> list[int]:
     """Return the places of operations of one kind in the order in which they are applied.
 
-    Records are sorted, so that two groups with the same records wait for each other instead of for each other's other record.
+    Records and flows are sorted, so that two groups with the same ones wait for each other instead of for each other's other one.
     """
     places = list(range(len(operations)))
     if isinstance(operations[0], PutRecord | DropRecord):
         places.sort(key=lambda place: (operations[place].kind, operations[place].tenant, operations[place].name))
+    elif isinstance(operations[0], CancelFlow | RetryFlow):
+        places.sort(key=lambda place: operations[place].job_id)
     return places

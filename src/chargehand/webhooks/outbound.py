@@ -38,7 +38,7 @@ from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 from chargehand.webhooks.hours import Hours
 from chargehand.webhooks.lanes import Lane
-from chargehand.webhooks.sending import DoorWebhooks, Posted, Sender
+from chargehand.webhooks.sending import DoorWebhooks, Posted, WebhookSender
 
 log = get_logger(__name__)
 REPLAY_BATCH = 1000
@@ -70,7 +70,7 @@ class Outbox:
         self._poll_seconds = poll_seconds
         self._random = random or Random()  # noqa: S311 - for jitter
         self._clock = clock
-        self._sender = Sender(config, policy, doors, tracing, self._random, clock)
+        self._sender = WebhookSender(config, policy, doors, tracing, self._random, clock)
         self._lanes: dict[str, Lane] = {}
         self._hosts: Counter[str] = Counter()
         self._in_flight = 0

@@ -56,7 +56,7 @@ class Posted(msgspec.Struct, frozen=True):
     ours: bool = False  # a bug on our side, so the endpoint's breaker ignores it
 
 
-class Sender:
+class WebhookSender:
     def __init__(
         self,
         config: WebhooksConfig,

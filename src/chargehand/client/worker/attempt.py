@@ -19,7 +19,7 @@ from typing import Literal
 from chargehand.client.errors import ClientError, Fail, Retry
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import NewResult, Task, TaskArtifact
-from chargehand.client.worker.calls import Call, Calls, RaisedInChild
+from chargehand.client.worker.calls import Call, FunctionCalls, RaisedInChild
 from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.held import Held
 from chargehand.client.worker.lease import LeaseLost, TaskLease
@@ -62,7 +62,7 @@ class TaskAttempt:
         results: ResultSender,
         task: Task,
         handler: TaskFunction,
-        calls: Calls,
+        calls: FunctionCalls,
         claimed_seconds: float,
     ) -> None:
         self._tasks = tasks

@@ -55,13 +55,13 @@ class RaisedInChild(Exception):
     """An error of a function in a child process. Its text names the kind of error, and its cause is the traceback as text."""
 
 
-class Calls(Protocol):
+class FunctionCalls(Protocol):
     """Where functions run."""
 
     async def open(self) -> None: ...
 
     async def watch(self) -> None:
-        """Notice, for as long as there are claims, what goes wrong with all of it; raise what cannot be mended."""
+        """Watch what stalls the functions; raise if they cannot go on."""
 
     def start(self, handler: TaskFunction, held: Held) -> Call: ...
 

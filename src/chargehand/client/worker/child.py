@@ -22,12 +22,12 @@ from chargehand.client.worker.held import Held, ReportedProgress
 from chargehand.client.worker.messages import (
     MAX_BYTES,
     Begin,
+    CallEnded,
     Cancel,
-    Ended,
+    ChildReady,
     Order,
     Progressed,
     Raised,
-    Ready,
     Report,
     Returned,
     Soften,
@@ -51,7 +51,7 @@ def main(connection: socket.socket, functions: Mapping[str, TaskFunction]) -> No
 async def _serve(connection: socket.socket, functions: Mapping[str, TaskFunction]) -> None:
     reader, writer = await asyncio.open_connection(sock=connection)
     child = _Child(functions, writer)
-    child.say(Ready())
+    child.say(ChildReady())
     async for order in messages(reader, Order):
         child.obey(order)
 
@@ -119,13 +119,13 @@ class _Child:
 def _last_word(outcome: Returned | Raised, artifacts: tuple[TaskArtifact, ...]) -> bytes:
     """It always comes: the worker waits for it."""
     try:
-        word = framed(Ended(outcome, artifacts, _memory()))
+        word = framed(CallEnded(outcome, artifacts, _memory()))
     except Exception as error:  # such as a file's name that is no Unicode
-        return framed(Ended(Raised("fail", _clean(f"the result cannot be sent: {error}")), (), _memory()))
+        return framed(CallEnded(Raised("fail", _clean(f"the result cannot be sent: {error}")), (), _memory()))
     if len(word) <= MAX_BYTES:
         return word
     text = f"the result has {len(word)} bytes with its files; at most {MAX_BYTES} are allowed"
-    return framed(Ended(Raised("fail", text), (), _memory()))
+    return framed(CallEnded(Raised("fail", text), (), _memory()))
 
 
 def _outcome(ended: "asyncio.Future[Any]") -> Returned | Raised:

@@ -20,8 +20,8 @@ from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.held import Held
 from chargehand.client.worker.messages import (
     Begin,
+    CallEnded,
     Cancel,
-    Ended,
     Order,
     Progressed,
     Raised,
@@ -93,7 +93,7 @@ class Child:
         """Run the function to its end; return whether the child can run another."""
         self._tasks += 1
         async for report in self._reports:
-            if isinstance(report, Ended):
+            if isinstance(report, CallEnded):
                 call.end(report)
                 return not settings.worn_out(self._tasks, report.memory)
             call.progressed(report)
@@ -159,7 +159,7 @@ class ChildCall(Call):
             data = msgspec.UNSET if report.data is None else msgspec.Raw(report.data)
             self._held.progress(report.percent, report.message, data)
 
-    def end(self, report: Ended) -> None:
+    def end(self, report: CallEnded) -> None:
         self._held.add(report.artifacts)
         if isinstance(report.outcome, Raised):
             self._settle(None, self._error(report.outcome))

@@ -32,7 +32,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 Order = Begin | Soften | Cancel
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class ChildReady(msgspec.Struct, frozen=True, tag=True):
     """From a child: it has its functions."""
 
 
@@ -55,7 +55,7 @@ class Raised(msgspec.Struct, frozen=True, tag=True):
     trace: str = ""
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class CallEnded(msgspec.Struct, frozen=True, tag=True):
     """The last word of a child on a task."""
 
     outcome: Returned | Raised
@@ -63,7 +63,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     memory: int  # bytes that the child has now
 
 
-Report = Ready | Progressed | Ended
+Report = ChildReady | Progressed | CallEnded
 
 
 def framed(message: Order | Report) -> bytes:

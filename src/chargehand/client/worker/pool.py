@@ -8,7 +8,7 @@ from chargehand.client.errors import ClientError
 from chargehand.client.tasks import TaskCalls
 from chargehand.client.types.tasks import Task
 from chargehand.client.worker.attempt import STOP_SECONDS, TaskAttempt, TaskEnded
-from chargehand.client.worker.calls import Calls
+from chargehand.client.worker.calls import FunctionCalls
 from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.presence import ServerPresence
 from chargehand.client.worker.results import ResultSender
@@ -24,7 +24,7 @@ class TaskPool:
         tasks: TaskCalls,
         presence: ServerPresence,
         handlers: Mapping[str, TaskFunction],
-        calls: Calls,
+        calls: FunctionCalls,
         places: int,
         claimed_seconds: float,
         watch: Callable[[TaskEnded], None],

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from chargehand.client.client import AsyncClient
 from chargehand.client.worker.attempt import TaskEnded
-from chargehand.client.worker.calls import Calls, CallsInProcess
+from chargehand.client.worker.calls import CallsInProcess, FunctionCalls
 from chargehand.client.worker.children import Children, ChildrenSettings, check_functions
 from chargehand.client.worker.functions import TaskFunction
 from chargehand.client.worker.held import Held
@@ -148,12 +148,12 @@ class Worker:
             await calls.close()
             await self._client.close()
 
-    def _calls(self, functions_loop: asyncio.AbstractEventLoop, thread: int) -> Calls:
+    def _calls(self, functions_loop: asyncio.AbstractEventLoop, thread: int) -> FunctionCalls:
         if self._children is None:
             return CallsInProcess(functions_loop, thread)
         return Children(self._handlers, self._children)
 
-    def _source(self, calls: Calls, functions_loop: asyncio.AbstractEventLoop) -> ClaimSource:
+    def _source(self, calls: FunctionCalls, functions_loop: asyncio.AbstractEventLoop) -> ClaimSource:
         presence = ServerPresence(self._client.url)
         # A claim is for all commands, so it asks for the shortest lease; the first heartbeat asks for the function's own.
         shortest = min(handler.lease_seconds for handler in self._handlers.values())
@@ -204,7 +204,7 @@ class Worker:
     def _stop_or_hurry(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
 
-    async def _claim(self, calls: Calls, source: ClaimSource) -> None:
+    async def _claim(self, calls: FunctionCalls, source: ClaimSource) -> None:
         await calls.open()
         if self._wake_port is not None:
             await NotifiedClaims(source, port=self._wake_port, **self._wake).run()

@@ -8,7 +8,7 @@ from chargehand.commands.bench.load import quantiles
 from chargehand.commands.text import columns
 
 
-class Rate(msgspec.Struct, frozen=True):
+class Throughput(msgspec.Struct, frozen=True):
     """Many of the same thing."""
 
     count: int
@@ -29,17 +29,17 @@ class BenchReport(msgspec.Struct, kw_only=True):
     url: str
     version: str
     connections: int
-    accept: Rate
-    work: Rate
-    deliveries: Rate | None = None
+    accept: Throughput
+    work: Throughput
+    deliveries: Throughput | None = None
     first_token: FirstToken | None = None
     not_measured: dict[str, str] = {}
 
 
-def rate(durations: Sequence[float], seconds: float) -> Rate:
+def rate(durations: Sequence[float], seconds: float) -> Throughput:
     median, p99 = quantiles(durations)
     per_second = round(len(durations) / seconds, 1) if seconds else 0.0
-    return Rate(len(durations), round(seconds, 3), per_second, round(1000 * median, 2), round(1000 * p99, 2))
+    return Throughput(len(durations), round(seconds, 3), per_second, round(1000 * median, 2), round(1000 * p99, 2))
 
 
 def lines(report: BenchReport) -> list[str]:
@@ -57,6 +57,6 @@ def lines(report: BenchReport) -> list[str]:
     return [head, *columns(rows, "  ")]
 
 
-def _told(rate: Rate, what: str) -> str:
+def _told(rate: Throughput, what: str) -> str:
     took = f"half within {rate.median_ms:.1f} ms, 99 % within {rate.p99_ms:.1f} ms"
     return f"{rate.per_second:,.0f} a second ({rate.count} {what}); {took}"

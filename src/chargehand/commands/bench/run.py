@@ -18,7 +18,7 @@ from chargehand.client.errors import Conflict
 from chargehand.client.transport.http import HttpTransport
 from chargehand.client.types.engine import State
 from chargehand.commands.bench.load import at_once, repeat
-from chargehand.commands.bench.report import BenchReport, FirstToken, Rate, rate
+from chargehand.commands.bench.report import BenchReport, FirstToken, Throughput, rate
 
 MAX_JOBS = 20_000
 CLAIM = 50  # jobs at once
@@ -92,11 +92,11 @@ class Bench:
         self._left += 1
         return job_id
 
-    async def accept(self, seconds: float) -> Rate:
+    async def accept(self, seconds: float) -> Throughput:
         load = await repeat(range(self._connections), lambda _: self._submit(), seconds=seconds, count=MAX_JOBS)
         return rate(load.latencies, load.seconds)
 
-    async def work(self) -> Rate:
+    async def work(self) -> Throughput:
         """Claim many jobs at once and finish them one by one; the time is that of finishing one."""
         durations: list[float] = []
         began = time.monotonic()
@@ -129,7 +129,7 @@ class Bench:
 
         await at_once(canceller() for _ in range(self._connections))
 
-    async def deliveries(self, url: str) -> Rate:
+    async def deliveries(self, url: str) -> Throughput:
         if urlsplit(url).hostname not in ("127.0.0.1", "::1", "localhost"):
             raise NotMeasured("the server is on another machine, from which this one may not be reached")
         arrived: dict[str, float] = {}

@@ -50,11 +50,11 @@ async def run_processes(
     def begun() -> None:
         started(url_of(listening[0].getsockname()[:2], tls=bool(config.server.tls_certificate)))
         supervisor.ready()
-        gc.freeze()  # at its end the interpreter looks at all objects, several times: not at those that are there now
+        gc.freeze()  # spare the interpreter, at its exit, collecting the objects that exist now
 
     with _private_folder() as folder:
         children = [
-            Child(Told(config, number, folder, descriptors, log_format, as_json), supervisor.beat_seconds)
+            ServerChild(Told(config, number, folder, descriptors, log_format, as_json), supervisor.beat_seconds)
             for number in range(1, config.server.processes + 1)
         ]
         running = asyncio.create_task(_run(children, begun))
@@ -76,7 +76,7 @@ async def run_processes(
     return max(codes)
 
 
-async def _run(children: "Sequence[Child]", begun: Callable[[], None]) -> None:
+async def _run(children: "Sequence[ServerChild]", begun: Callable[[], None]) -> None:
     """Start all and keep them running. Return if one ends before it was ready."""
     for some in (children[:1], children[1:]):  # the first one alone: it migrates, and what is wrong is said once
         if not all(await asyncio.gather(*(child.start() for child in some))):
@@ -102,7 +102,7 @@ def next_pause(pause: float, ran_seconds: float) -> float:
     return min(max(2 * pause, BACKOFF_SECONDS), BACKOFF_MAX_SECONDS)
 
 
-class Child(asyncio.DatagramProtocol):
+class ServerChild(asyncio.DatagramProtocol):
     def __init__(self, told: Told, beat_seconds: float) -> None:
         self._told = told
         self._beat_seconds = beat_seconds  # 0: it is not watched

@@ -4,8 +4,8 @@ Now each tenant has its own records.
 
 import msgspec
 
+from chargehand.doors.provisioning.job.assignment import RECORD as ASSIGNMENT
 from chargehand.doors.provisioning.job.occupancy import EVERYBODY, MACHINE
-from chargehand.doors.provisioning.servers import OWNER
 from chargehand.engine.engine import Engine
 from chargehand.engine.record import DropRecord, PutRecord
 
@@ -16,7 +16,7 @@ class Old(msgspec.Struct):
 
 
 async def adopt(engine: Engine) -> None:
-    for kind in (OWNER, MACHINE):
+    for kind in (ASSIGNMENT, MACHINE):
         while found := await engine.records.list(kind, EVERYBODY):
             for record in found:
                 tenant = await _tenant(engine, msgspec.json.decode(record.body, type=Old))

@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 from chargehand.config import Config
 from chargehand.doors.provisioning import views
 from chargehand.doors.provisioning.adopting import adopt
+from chargehand.doors.provisioning.job.assignment import Assignments
 from chargehand.doors.provisioning.job.boot import BootSteps
 from chargehand.doors.provisioning.job.cancelling import Cancelling
 from chargehand.doors.provisioning.job.cleanup import CleanupSteps
 from chargehand.doors.provisioning.job.deadlines import Deadlines
 from chargehand.doors.provisioning.job.ledger import JobLedgers
+from chargehand.doors.provisioning.job.ledger_writer import LedgerWriter
 from chargehand.doors.provisioning.job.lifecycle import Lifecycle
 from chargehand.doors.provisioning.job.occupancy import Occupancy
 from chargehand.doors.provisioning.job.orders import Orders
@@ -67,12 +69,14 @@ class ProvisioningDoor:
         vault = Vault.of(config)
         orders = Orders(vault)
         runs = JobRuns(engine.records)
-        self._ledgers = ledgers = JobLedgers(engine.records)
+        ledgers = JobLedgers(engine.records)
+        self._writer = writer = LedgerWriter(engine.records)
         self._tokens = JobTokens(vault.key("job-token"))
         bmcs = policy.for_bmcs()
         turns = Turns()
         machines = Machines(settings, bmcs, self.metrics, turns)
-        servers = Servers(engine, vault, bmcs, machines)
+        assignments = Assignments(engine.records)
+        servers = Servers(engine, vault, bmcs, machines, assignments)
         self._files = MediaFiles(config, engine.jobs, orders, runs, self._tokens, self.metrics)
         urls = MediaUrls(vault.key("media"), lambda: self._files.base_url, engine.now)
         occupancy = Occupancy(engine)
@@ -82,9 +86,9 @@ class ProvisioningDoor:
         cleanup = CleanupSteps(settings, servers, machines, urls, self._files)
         self._outcomes = outcomes = Outcomes(engine, self.metrics)
         self._lifecycle = Lifecycle(
-            engine, settings, orders, runs, ledgers, servers, boot, waiting, cleanup, outcomes, self.metrics
+            engine, settings, orders, runs, ledgers, writer, assignments, boot, waiting, cleanup, outcomes, self.metrics
         )
-        self._fetches = Fetches(engine, ledgers)
+        self._fetches = Fetches(engine, writer)
         jobs = JobResource(engine, WORDING, tracing, policy.check_url)
         self._jobs = ProvisioningJobsApi(engine, jobs, vault, orders, Positions(runs, ledgers), deadlines, servers)
         self.steps = self._jobs.steps
@@ -94,12 +98,12 @@ class ProvisioningDoor:
         self._parts = (
             self._jobs,
             servers,
-            MachineReports(engine, settings, self._tokens, runs, ledgers, servers, outcomes, self.metrics, turns),
+            MachineReports(engine, settings, self._tokens, runs, writer, assignments, outcomes, self.metrics, turns),
             MediaServer(urls, self._files.find, self._fetches.heard),
             self._registry,
         )
         engine.decide_by(KIND, self._lifecycle.put_back)
-        engine.cancel_by(KIND, Cancelling(engine, ledgers, outcomes).cancel)
+        engine.cancel_by(KIND, Cancelling(engine, writer, outcomes).cancel)
 
     webhooks: dict[str, DoorWebhooks] = {KIND: DoorWebhooks(views.render)}  # noqa: RUF012 - never changed
     scopes: dict[str, KindScopes] = {KIND: KindScopes((READ,), (WRITE,), (WRITE,))}  # noqa: RUF012 - never changed

@@ -14,6 +14,7 @@ SERVERS = "provision:servers"  # register and change servers, with the passwords
 PULL = "registry:pull"
 PUSH = "registry:push"
 
+SERVER_RECORD = "server"  # the kind of a server's record
 QUEUES = Queues(KIND)  # of all servers of all tenants
 
 SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")  # safe in a path, in a header and on a screen

@@ -42,7 +42,7 @@ class RefusalBody(msgspec.Struct):
 def route(
     method: str, path: str, handler: Handler, summary: str, scope: str | None = None, description: str = "", **more: Any
 ) -> Route:
-    """Return a route of this door, whose errors look like this."""
+    """Return a route that writes errors in this door's format."""
     return Route(method, path, handler, summary, scope, TAG, description, error_writer=write_error, **more)
 
 

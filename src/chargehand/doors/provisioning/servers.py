@@ -6,9 +6,10 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from chargehand.doors.provisioning.job.assignment import Assignments
 from chargehand.doors.provisioning.job.position import position_of
 from chargehand.doors.provisioning.machines import Machines
-from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVERS
+from chargehand.doors.provisioning.names import BASE, KIND, READ, SERIAL, SERVER_RECORD, SERVERS
 from chargehand.doors.provisioning.redfish.errors import RedfishError
 from chargehand.doors.provisioning.redfish.facts import Bmc, MachineFacts
 from chargehand.doors.provisioning.refusals import ProvisioningRefused, route
@@ -25,8 +26,6 @@ from chargehand.http.response import Response
 from chargehand.http.route import Route, decode, query, read_body, reply
 from chargehand.webhooks.egress import EgressPolicy
 
-RECORD = "server"
-OWNER = "server-owner"  # named by the serial in lower case
 MAX_BODY = 65_536
 PROBE_SECONDS = 10.0  # retries may take half of it: a caller waits for the answer
 
@@ -87,11 +86,6 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     problem: str = ""  # why the last probe failed
 
 
-class Owner(msgspec.Struct, frozen=True):
-    serial: str  # as it was registered: a BMC may report it in another case
-    job_id: str = ""  # the job that the server was last started for
-
-
 class ServerProbe(msgspec.Struct):
     at: str
     ok: bool
@@ -127,17 +121,19 @@ class ServerQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 _put = msgspec.json.Decoder(PutServer)
 _kept = msgspec.json.Decoder(ServerRecord)
-_owner = msgspec.json.Decoder(Owner)
 
 
 class Servers:
-    def __init__(self, engine: Engine, vault: Vault, policy: EgressPolicy, machines: Machines) -> None:
+    def __init__(
+        self, engine: Engine, vault: Vault, policy: EgressPolicy, machines: Machines, assignments: Assignments
+    ) -> None:
         self._engine = engine
         self._jobs = engine.jobs
         self._records = engine.records
         self._vault = vault
         self._policy = policy
         self._machines = machines
+        self._assignments = assignments
 
     def routes(self) -> list[Route]:
         one = f"{BASE}/servers/{{server_serial}}"
@@ -157,7 +153,7 @@ class Servers:
 
     async def list_servers(self, req: Request, resp: Response) -> None:
         by, tenant = query(req, ServerQuery), req.caller.tenant
-        found = await self._records.list(RECORD, tenant, after=by.after, limit=by.limit)
+        found = await self._records.list(SERVER_RECORD, tenant, after=by.after, limit=by.limit)
         servers = [await self._view(record) for record in found]
         reply(resp, RegisteredServers(servers, found[-1].name if len(found) == by.limit else None))
 
@@ -171,9 +167,11 @@ class Servers:
         address = self._policy.check_url("bmc_address", asked.bmc_address).rstrip("/")
         if "?" in address:
             raise InvalidField("bmc_address", "must have no query: give the BMC's address, such as https://10.0.0.5")
-        await self._own(tenant, serial)
+        registered = await self._assignments.begin(tenant, serial)
+        if registered != serial:
+            raise ProvisioningRefused(409, "conflict.serial", f"this serial is registered as {registered}")
         while True:
-            known = await self._records.get(RECORD, tenant, serial)
+            known = await self._records.get(SERVER_RECORD, tenant, serial)
             before = None if known is None else _kept.decode(known.body)
             kept = _changed(before, asked, address)
             if before and before.sealed_password and asked.bmc_password is None and (field := _redirects(before, kept)):
@@ -186,7 +184,7 @@ class Servers:
                     kept, sealed_password=self._vault.seal(_context(tenant, serial), asked.bmc_password.encode())
                 )
             expected = 0 if known is None else known.version
-            put = PutRecord(RECORD, tenant, serial, msgspec.json.encode(kept), expected=expected)
+            put = PutRecord(SERVER_RECORD, tenant, serial, msgspec.json.encode(kept), expected=expected)
             if (record := await self._records.put(put)) is not None:
                 return reply(resp, await self._view(record))
 
@@ -197,8 +195,8 @@ class Servers:
             raise ProvisioningRefused(
                 409, Key.CONFLICT_ACTIVE_JOB, f"job {job.id} is active for this server; wait, or cancel it"
             )
-        await self._records.drop(DropRecord(RECORD, tenant, record.name))
-        await self._records.drop(DropRecord(OWNER, tenant, record.name.lower()))
+        await self._records.drop(DropRecord(SERVER_RECORD, tenant, record.name))
+        await self._assignments.drop(tenant, record.name)
         resp.status = 204
 
     async def probe_server(self, req: Request, resp: Response, server_serial: str) -> None:
@@ -218,7 +216,7 @@ class Servers:
     # for the rest of the door -------------------------------------------------------------------------------------------
 
     async def get(self, tenant: str, serial: str) -> ServerRecord:
-        record = await self._records.get(RECORD, tenant, serial)
+        record = await self._records.get(SERVER_RECORD, tenant, serial)
         if record is None:
             raise NotFound(f"there is no server {serial}")
         return _kept.decode(record.body)
@@ -238,39 +236,17 @@ class Servers:
         found = await self._jobs.list_jobs(JobFilter(tenant, KIND, serial, limit=1))
         if found and found[0].state not in FINAL:
             return found[0]
-        owner = await self.owner(tenant, serial)
-        started = await self._jobs.get_job(owner.job_id) if owner is not None and owner.job_id else None
+        assigned = await self._assignments.of(tenant, serial)
+        started = await self._jobs.get_job(assigned.job_id) if assigned is not None and assigned.job_id else None
         return started if started is not None and started.state not in FINAL else None
-
-    async def owner(self, tenant: str, serial: str) -> Owner | None:
-        record = await self._records.get(OWNER, tenant, serial.lower()) if SERIAL.fullmatch(serial) else None
-        return None if record is None else _owner.decode(record.body)
-
-    async def point_at(self, tenant: str, serial: str, job_id: str) -> None:
-        """Assign the machine's reports to this job from now on. Does nothing if the server was deleted."""
-        body, name = msgspec.json.encode(Owner(serial, job_id)), serial.lower()
-        while True:
-            known = await self._records.get(OWNER, tenant, name)
-            if known is None and await self._records.get(RECORD, tenant, serial) is None:
-                return
-            expected = 0 if known is None else known.version
-            if await self._records.put(PutRecord(OWNER, tenant, name, body, expected=expected)) is not None:
-                return
 
     # records ------------------------------------------------------------------------------------------------------------
 
     async def _record(self, tenant: str, serial: str) -> Record:
-        record = await self._records.get(RECORD, tenant, serial) if SERIAL.fullmatch(serial) else None
+        record = await self._records.get(SERVER_RECORD, tenant, serial) if SERIAL.fullmatch(serial) else None
         if record is None:
-            raise NotFound(f"there is no server {serial[:64]!r}; PUT it first")
+            raise NotFound(f"there is no server {serial[:64]!r}; register it with PUT {BASE}/servers/SERIAL")
         return record
-
-    async def _own(self, tenant: str, serial: str) -> None:
-        body = msgspec.json.encode(Owner(serial))
-        if await self._records.put(PutRecord(OWNER, tenant, serial.lower(), body, expected=0)) is None:
-            owner = await self.owner(tenant, serial)
-            if owner is not None and owner.serial != serial:
-                raise ProvisioningRefused(409, "conflict.serial", f"this serial is registered as {owner.serial}")
 
     async def _require_calm(self, tenant: str, serial: str) -> None:
         """Refuse the change while a job is at work: it must clean up the machine that it began with."""
@@ -281,10 +257,10 @@ class Servers:
             )
 
     async def _remember(self, tenant: str, serial: str, facts: MachineFacts | None, problem: str, at: int) -> None:
-        while (record := await self._records.get(RECORD, tenant, serial)) is not None:
+        while (record := await self._records.get(SERVER_RECORD, tenant, serial)) is not None:
             kept = _kept.decode(record.body)
             kept = replace(kept, facts=facts or kept.facts, probed_at=at, problem=problem)
-            put = PutRecord(RECORD, tenant, serial, msgspec.json.encode(kept), expected=record.version)
+            put = PutRecord(SERVER_RECORD, tenant, serial, msgspec.json.encode(kept), expected=record.version)
             if await self._records.put(put) is not None:
                 return
 

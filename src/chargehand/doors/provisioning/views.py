@@ -16,7 +16,7 @@ from chargehand.engine.job import SECOND, Event, Job, rfc3339
 StatusWord = Annotated[str, Meta(description="queued, provisioning, succeeded, failed or complete")]
 
 
-class StepView(msgspec.Struct):
+class ProvisioningStepView(msgspec.Struct):
     step: str
     where: Annotated[str, Meta(description="controller, or machine")]
     began_at: str
@@ -30,7 +30,7 @@ class StepView(msgspec.Struct):
 class ProvisioningProgressView(msgspec.Struct):
     step: Annotated[str, Meta(description="The current step")]
     trouble: Annotated[str, Meta(description="What delays the current step; empty if nothing does")]
-    steps: list[StepView]
+    steps: list[ProvisioningStepView]
     heard_at: Annotated[str, Meta(description="When the machine last reported")] | None
     log_tail: Annotated[str, Meta(description="The end of the machine's log, as it was sent")]
 
@@ -147,13 +147,13 @@ def _progress(position: Position) -> ProvisioningProgressView:
     )
 
 
-def _owners_step(mark: Mark) -> StepView:
-    return StepView(str(mark.step), "controller", *_span(mark.began_at, mark.ended_at), mark.ok)
+def _owners_step(mark: Mark) -> ProvisioningStepView:
+    return ProvisioningStepView(str(mark.step), "controller", *_span(mark.began_at, mark.ended_at), mark.ok)
 
 
-def _machines_step(unit: UnitProgress) -> StepView:
+def _machines_step(unit: UnitProgress) -> ProvisioningStepView:
     span = _span(unit.began_at, unit.heard_at if unit.finished else None)
-    return StepView(unit.step, "machine", *span, True, unit.percent, unit.message)
+    return ProvisioningStepView(unit.step, "machine", *span, True, unit.percent, unit.message)
 
 
 def _span(began_at: int, ended_at: int | None) -> tuple[str, str | None, float | None]:

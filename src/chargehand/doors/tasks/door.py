@@ -92,7 +92,7 @@ class TasksDoor:
         outbox.on_settled(self._metrics.on_settled)
 
     async def start(self) -> None:
-        """Load what the first request needs, and say how tasks are taken."""
+        """Load what the first request needs, and store the settings that the database functions read (`http/terms.py`)."""
         await self._topics.load()
         await tell(self._engine.records, KIND, self._terms)
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from chargehand.config import Config
 from chargehand.doors.tasks.bells import Bell, ring
 from chargehand.doors.tasks.names import ANY, BASE, KIND, task_queue
-from chargehand.doors.tasks.subscription import SUBSCRIPTION, Book, Subscription, Terms
+from chargehand.doors.tasks.subscription import SUBSCRIPTION, Book, Subscription, SubscriptionTerms
 from chargehand.engine.chores import Chore
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
@@ -32,7 +32,7 @@ from chargehand.errors import StoreError
 from chargehand.observability.logs import get_logger
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
-from chargehand.webhooks.sending import Sender
+from chargehand.webhooks.sending import WebhookSender
 
 log = get_logger(__name__)
 BELL = "bell"  # the kind of its record, one for each queue that has or had subscribers
@@ -80,7 +80,7 @@ class Notifier:
         self._now = now or engine.now
         self._poll_seconds = config.engine.poll_seconds
         self._read_seconds = 0.0  # that the last reading of all subscriptions took
-        self._sender = Sender(config.webhooks, policy, {}, tracing, Random(), time.monotonic)  # noqa: S311 - not used here
+        self._sender = WebhookSender(config.webhooks, policy, {}, tracing, Random(), time.monotonic)  # noqa: S311 - not used here
         self._until: dict[Key, int] = {}  # may be newer than in the stored bell: `until` alone is not worth a write
         self._sent: dict[str, int] = {}  # subscription -> when it was notified last, of any queue
         self._wanted: dict[Key, None] = {}
@@ -240,7 +240,7 @@ class Notifier:
         put = PutRecord(BELL, *key, msgspec.json.encode(bell), version, at + BELL_SECONDS * SECOND)
         return await self._records.put(put) is not None
 
-    async def prepare(self, tenant: str, terms: Terms, others: Sequence[Subscription]) -> None:
+    async def prepare(self, tenant: str, terms: SubscriptionTerms, others: Sequence[Subscription]) -> None:
         """Before a subscription is stored, mark what its queues hold now as known, unless others are subscribed to them."""
         taken = {event_type.lower() for each in others for event_type in each.terms.event_types}
         if ANY in taken:

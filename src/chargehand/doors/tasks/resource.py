@@ -7,7 +7,7 @@ from chargehand.doors.tasks.views import event_name, task_event
 from chargehand.doors.tasks.wire import checked_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import Job
-from chargehand.http.jobs import JobResource, Retries, Wording
+from chargehand.http.jobs import JobResource, WebhookRetries, Wording
 from chargehand.observability.tracing import Tracing
 from chargehand.webhooks.egress import EgressPolicy
 
@@ -22,7 +22,7 @@ def task_resource(engine: Engine, config: TasksConfig, tracing: Tracing, policy:
         event_view=task_event,
         event_name=event_name,
         dialect="codeq",
-        retries=Retries(
+        retries=WebhookRetries(
             config.result_webhook_max_attempts,
             config.result_webhook_base_backoff_seconds,
             config.result_webhook_max_backoff_seconds,

@@ -13,7 +13,7 @@ SUBSCRIPTION = "subscription"  # the kind of its record; the record is due when 
 Mode = Literal["fanout", "group", "hash"]
 
 
-class Terms(msgspec.Struct, frozen=True):
+class SubscriptionTerms(msgspec.Struct, frozen=True):
     """The body of the record."""
 
     owner: str
@@ -28,7 +28,7 @@ class Terms(msgspec.Struct, frozen=True):
 class Subscription(msgspec.Struct, frozen=True):
     id: str
     tenant: str
-    terms: Terms
+    terms: SubscriptionTerms
     created_at: int
     expires_at: int
     version: int
@@ -42,7 +42,7 @@ class Subscription(msgspec.Struct, frozen=True):
         return next((each for each in self.terms.event_types if each.lower() == command), command)
 
 
-_decoder = msgspec.json.Decoder(Terms)
+_decoder = msgspec.json.Decoder(SubscriptionTerms)
 
 
 def subscription_from(record: Record) -> Subscription | None:

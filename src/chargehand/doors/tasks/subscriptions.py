@@ -14,7 +14,7 @@ from chargehand.doors.tasks.access import admin, check_event_types, worker
 from chargehand.doors.tasks.errors import TaskRefused, invalid_body
 from chargehand.doors.tasks.names import ANY, BASE, MAX_COMMAND, SUBSCRIBE
 from chargehand.doors.tasks.notifier import Notifier
-from chargehand.doors.tasks.subscription import SUBSCRIPTION, Mode, Subscription, Terms, subscription_from
+from chargehand.doors.tasks.subscription import SUBSCRIPTION, Mode, Subscription, SubscriptionTerms, subscription_from
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, rfc3339
@@ -163,14 +163,14 @@ class Subscriptions:
 
     # what was asked for -------------------------------------------------------------------------------------------------
 
-    def _terms(self, caller: Caller, asked: Subscribe) -> Terms:
+    def _terms(self, caller: Caller, asked: Subscribe) -> SubscriptionTerms:
         try:
             url = self._policy.check_url("callbackUrl", (asked.callback_url or "").strip())
         except EgressRefused as error:
             raise invalid_body(error, "invalid callback url") from None
         event_types = _event_types(caller, asked.event_types)
         mode, group = _mode(caller, (asked.delivery_mode or "").strip(), (asked.group_id or "").strip())
-        return Terms(
+        return SubscriptionTerms(
             caller.subject,
             url,
             event_types,

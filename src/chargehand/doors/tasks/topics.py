@@ -96,14 +96,14 @@ class TopicList(msgspec.Struct):
     topics: list[Topic]
 
 
-class Limits(NamedTuple):
-    """What a topic says of its queue. 0, or limits that are empty: nothing."""
+class TopicLimits(NamedTuple):
+    """The limits that a topic sets for its queue; 0 or empty: none."""
 
     max_running: int = 0
     limits: QueueLimits = QueueLimits()
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = TopicLimits()
 Known = dict[tuple[str, str], tuple[int, Policy]]  # (tenant, command in lower case) -> version, policy
 _sent = msgspec.json.Decoder(PutTopic)
 _bodies = msgspec.json.Decoder(StoredTopic)
@@ -249,7 +249,7 @@ class Topics:
         return {each.queue: each for each in await self._engine.jobs.list_queue_settings()}
 
     async def _limit(
-        self, settings: dict[Queue, QueueSettings], tenant: str, name: str, had: Limits, wants: Limits
+        self, settings: dict[Queue, QueueSettings], tenant: str, name: str, had: TopicLimits, wants: TopicLimits
     ) -> None:
         """Set what the topic wants, and remove what it had and does not want any more. The rest is an operator's."""
         queue = task_queue(tenant, name)
@@ -312,31 +312,31 @@ def _known(records: Iterable[Record]) -> Known:
     return known
 
 
-def _limits_of(known: tuple[int, Policy] | None) -> Limits:
+def _limits_of(known: tuple[int, Policy] | None) -> TopicLimits:
     return NO_LIMITS if known is None else _limits(known[1])
 
 
-def _limits(policy: Policy) -> Limits:
+def _limits(policy: Policy) -> TopicLimits:
     per_key = KeyPolicy() if policy.per_key is UNSET else policy.per_key
     limits = QueueLimits(_rate(policy.rate), per_key.max_consumers or None, _rate(per_key.rate))
-    return Limits(policy.max_consumers, limits)
+    return TopicLimits(policy.max_consumers, limits)
 
 
 def _rate(rate: RatePolicy | UnsetType) -> Rate | None:
     return None if rate is UNSET else Rate(rate.count, rate.seconds)
 
 
-def _gone(had: Limits, wants: Limits) -> Limits:
-    return Limits(
+def _gone(had: TopicLimits, wants: TopicLimits) -> TopicLimits:
+    return TopicLimits(
         0 if wants.max_running else had.max_running, QueueLimits() if wants.limits != QueueLimits() else had.limits
     )
 
 
-def _still(had: Limits, now: QueueSettings | None) -> Limits:
+def _still(had: TopicLimits, now: QueueSettings | None) -> TopicLimits:
     """Return what a topic had, as far as nobody has changed it since."""
     if now is None:
         return NO_LIMITS
-    return Limits(
+    return TopicLimits(
         had.max_running if now.max_running == had.max_running else 0,
         had.limits if now.limits == had.limits else QueueLimits(),
     )

@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
+import asyncpg
 import msgspec
 
 from chargehand.engine.announce import NewDelivery, announce, encode_reports
@@ -16,11 +18,13 @@ from chargehand.engine.moves import Attempt, Beat, Change, Lease, Move, Moved, N
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store import flows, limits
-from chargehand.store.flows import Ended, Following, Wave, outcome_of
+from chargehand.store.flows import EndedStep, Make, outcome_of
 from chargehand.store.operations import Answer
-from chargehand.store.postgres.transaction import Blobs, Transaction, as_json, delivery_rows
+from chargehand.store.postgres.transaction import NumberedBytes, Transaction, as_json, delivery_rows
 from chargehand.store.queries import columns, queue_from
 from chargehand.store.shared import job_from, settings_from
+from chargehand.store.steps import Doing, OwnWork, T, Undone, Whole, no_work
+from chargehand.store.whole_flows import Announce, Submit
 
 new_id = UlidMaker()
 SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
@@ -37,7 +41,7 @@ async def _submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
     order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.unique_key or "", job.queue, job.id))
     reports = {job.id: encode_reports(job.reports) for job in jobs}
     told = {job.id: announce(new_id, job.tenant, job.id, 1, "queued", reports[job.id]) for job in jobs if job.reports}
-    blobs = Blobs()
+    blobs = NumberedBytes()
     values: dict[str, Any] = {"rows": as_json([_new_row(job, reports[job.id], blobs) for job in order]), "blobs": blobs}
     if told:
         deliveries = delivery_rows(chain.from_iterable(told.values()))
@@ -62,7 +66,7 @@ async def _submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
     return answers
 
 
-def _new_row(job: NewJob, reports: str, blobs: Blobs) -> dict[str, Any]:
+def _new_row(job: NewJob, reports: str, blobs: NumberedBytes) -> dict[str, Any]:
     return columns(job.queue) | {
         "id": job.id,
         "payload": blobs.number(job.payload),
@@ -213,7 +217,7 @@ async def _rooms(tx: Transaction, queues: tuple[Queue, ...], want: int) -> _Room
     found: list[limits.Found] = []
     later: list[int] = []
     for each in settings:
-        room: limits.Room = await tx.run(limits.rate_room(each.queue, each.limits.rate, counts[each.queue]))
+        room: limits.RoomToStart = await tx.run(limits.rate_room(each.queue, each.limits.rate, counts[each.queue]))
         counts[each.queue] = room.free
         offered = limits.Offer([], None)
         if each.limits.by_key and room.free:
@@ -244,32 +248,47 @@ async def _remember_starts(tx: Transaction, rooms: _Rooms, jobs: list[Job]) -> N
 
 async def change(tx: Transaction, changes: Sequence[Change]) -> list[Answer]:
     alone = all(c.guard.job_id in tx.silent and c.successor is None and c.payload is None for c in changes)
-    ended: list[Ended] = []
+    ended: list[EndedStep] = []
     if alone and len({c.guard.job_id for c in changes}) == len(changes):
         return list(await change_into(tx, changes, ended, silent=True))
     async with tx.atomic():
         answers = await change_into(tx, changes, ended)
-        return list((await follow(tx, ended)).join(answers)) if ended else list(answers)
+        return list((await run(tx, flows.follow(ended))).join(answers)) if ended else list(answers)
 
 
-async def follow(tx: Transaction, ended: list[Ended]) -> Following:
-    """Do what follows in the flows whose steps have ended."""
-    following = Following(ended)
-    while ended:
-        wave: Wave = await tx.run(flows.follow(ended))
-        following.note(wave.released)
-        ended = []
-        asked = [*wave.skips, *wave.ends]
-        skipped = {skip.guard.job_id for _, skip in wave.skips}
-        answers = await change_into(tx, [change for _, change in asked], ended, skipped)
-        following.note((flow, moved) for (flow, _), moved in zip(asked, answers, strict=True) if moved is not None)
-    return following
+async def run(tx: Transaction, steps: Doing[T]) -> T:
+    """Run an operation that both databases apply alike, and do here what it asks for."""
+    return await tx.run(steps, partial(_do, tx))
+
+
+async def _do(tx: Transaction, work: OwnWork) -> Any:
+    match work:
+        case Submit(jobs):
+            return await submit(tx, jobs)
+        case Make(changes, skipped):
+            ended: list[EndedStep] = []
+            return await change_into(tx, changes, ended, skipped), ended
+        case Announce(job):
+            told = announce(new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+            await tx.deliver(told)
+            return tuple(delivery.endpoint_id for delivery in told)
+        case Whole(steps, may_clash):
+            try:
+                async with tx.savepoint():
+                    return await run(tx, steps)
+            except Undone as undone:
+                return undone.answer
+            except asyncpg.UniqueViolationError:
+                if may_clash:
+                    return None
+                raise
+    return no_work(work)
 
 
 async def change_into(
     tx: Transaction,
     changes: Sequence[Change],
-    ended: list[Ended],
+    ended: list[EndedStep],
     skipped: Collection[str] = (),
     *,
     silent: bool = False,
@@ -293,11 +312,11 @@ async def change_into(
 
 
 async def _change_each_once(
-    tx: Transaction, changes: list[tuple[int, Change]], ended: list[Ended], skipped: Collection[str], silent: bool
+    tx: Transaction, changes: list[tuple[int, Change]], ended: list[EndedStep], skipped: Collection[str], silent: bool
 ) -> list[tuple[int, Moved]]:
     asked = [change for _, change in changes]
     moves = [Move.by_name[change.move] for change in asked]
-    blobs = Blobs()
+    blobs = NumberedBytes()
     rows = await tx.fetch(
         _statement(moves, silent),
         rows=as_json([_change_row(change, move, blobs) for change, move in zip(asked, moves, strict=True)]),
@@ -321,7 +340,7 @@ async def _change_each_once(
         attempt, seq, run_at, created_at, at, topic, topic_seq, reports, flow, step = row[5:]
         job_id, queue = row[0], queue_from(row, 1)
         if flow is not None and move.to in FINAL:
-            ended.append(Ended(flow, step, job_id, outcome_of(change, skipped)))
+            ended.append(EndedStep(flow, step, job_id, outcome_of(change, skipped)))
         told = announce(new_id, queue.tenant, job_id, seq, topic, reports) if topic_seq == seq else []
         deliveries += told
         moved.append(
@@ -344,7 +363,7 @@ def _statement(moves: Sequence[Move], silent: bool) -> str:
     return "change_silent_jobs" if silent else "change_live_jobs"
 
 
-def _change_row(change: Change, move: Move, blobs: Blobs) -> dict[str, Any]:
+def _change_row(change: Change, move: Move, blobs: NumberedBytes) -> dict[str, Any]:
     return msgspec.structs.asdict(change.guard) | {
         "move": change.move,
         "source": " ".join(move.source),

@@ -1,7 +1,7 @@
 """A transaction in PostgreSQL, and the statements that operations of several kinds need."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -11,7 +11,7 @@ from chargehand.engine.delivery import shown_url
 from chargehand.engine.job import Job
 from chargehand.store.postgres.connecting import Connection
 from chargehand.store.queries import Query
-from chargehand.store.steps import Asking, T
+from chargehand.store.steps import Doing, OwnWork, T, no_work
 
 SILENT_JOBS = 100_000
 
@@ -22,7 +22,7 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
     return _encoder.encode(rows).decode()
 
 
-class Blobs(list[bytes]):
+class NumberedBytes(list[bytes]):
     """Bytes that travel beside rows of JSON, which have their numbers."""
 
     def number(self, value: bytes | None) -> int | None:
@@ -75,7 +75,7 @@ class Transaction:
 
     @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """What is written inside is undone by an error; the rest of the transaction is not."""
+        """Undo the block on an error; keep the rest of the transaction."""
         async with self._connection.transaction():
             yield
 
@@ -83,12 +83,16 @@ class Transaction:
         query = self._queries[query_name]
         return await self._connection.fetch(query.sql, *query.bind(now=self._now, **values))
 
-    async def run(self, steps: Asking[T]) -> T:
-        """Run the statements of an operation that both databases apply alike; return its answer."""
+    async def run(self, steps: Doing[T], do: Callable[[OwnWork], Awaitable[Any]] = no_work) -> T:
+        """Run an operation that both databases apply alike; return its answer."""
         try:
-            name, values = next(steps)
+            asked = next(steps)
             while True:
-                name, values = steps.send(await self.fetch(name, **values))
+                if isinstance(asked, OwnWork):
+                    asked = steps.send(await do(asked))
+                else:
+                    name, values = asked
+                    asked = steps.send(await self.fetch(name, **values))
         except StopIteration as ended:
             return cast(T, ended.value)
 

@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from chargehand.engine.delivery import Settle, Take
-from chargehand.engine.flow import CancelFlow, NewFlow, RetryFlow
 from chargehand.engine.job import NewJob
 from chargehand.engine.moves import Beat, Change, Note
 from chargehand.engine.store import Claim
-from chargehand.store import steps
+from chargehand.store import steps, whole_flows
 from chargehand.store.operations import Answer, AnyOperation
-from chargehand.store.postgres import flows, jobs, outbox
+from chargehand.store.postgres import jobs, outbox
 from chargehand.store.postgres.transaction import Transaction
 
 
@@ -22,20 +21,18 @@ async def _apply_shared(tx: Transaction, operations: Sequence[Any]) -> list[Answ
     answers: list[Answer] = [None] * len(operations)
     async with tx.atomic():
         for place in steps.in_order(operations):
-            answers[place] = await tx.run(steps.STEPS[type(operations[place])](operations[place]))
+            answers[place] = await jobs.run(tx, SHARED[type(operations[place])](operations[place]))
     return answers
 
 
+SHARED = steps.STEPS | whole_flows.OPERATIONS
 APPLIERS: dict[type, Callable[[Transaction, Sequence[Any]], Awaitable[list[Answer]]]] = {
     NewJob: jobs.submit,
-    NewFlow: flows.submit,
     Claim: jobs.claim,
     Change: jobs.change,
     Beat: jobs.beat,
     Note: jobs.note,
-    CancelFlow: flows.cancel,
-    RetryFlow: flows.retry,
     Take: outbox.take,
     Settle: outbox.settle,
-    **dict.fromkeys(steps.STEPS, _apply_shared),
+    **dict.fromkeys(SHARED, _apply_shared),
 }

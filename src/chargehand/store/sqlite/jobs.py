@@ -1,9 +1,10 @@
 """Jobs in SQLite: submit, claim, change, beat and note, each for all operations of its kind in a group."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import apsw
@@ -28,11 +29,13 @@ from chargehand.engine.moves import TABLE, Attempt, Beat, Change, Lease, Move, M
 from chargehand.engine.queue import Queue
 from chargehand.engine.store import Claim, Claimed
 from chargehand.store import flows, limits
-from chargehand.store.flows import Ended, Following, Wave, outcome_of
+from chargehand.store.flows import EndedStep, Make, outcome_of
 from chargehand.store.operations import GROUP_BYTES, Answer
 from chargehand.store.queries import columns
 from chargehand.store.shared import settings_from
 from chargehand.store.sqlite.session import LARGE, Row, Session
+from chargehand.store.steps import Doing, OwnWork, T, Undone, Whole, no_work
+from chargehand.store.whole_flows import Announce, Submit
 
 # What a move writes, whoever makes it.
 _MOVES: dict[str, dict[str, Any]] = {
@@ -139,13 +142,13 @@ def claim(db: Session, claims: list[Claim]) -> list[Answer]:
     return answers
 
 
-class _Picked(NamedTuple):
+class _PickedIds(NamedTuple):
     ids: list[str]
     limited: list[QueueSettings]  # of the queues that have limits
     later_at: int | None
 
 
-def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _Picked:
+def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _PickedIds:
     levels: dict[int, list[Queue]] = {}  # priority -> the queues where something of it is due
     due_priorities = db.queries["due_priorities"].sql
     for queue in dict.fromkeys(queues):
@@ -171,7 +174,7 @@ def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _Picked:
         if len(picked) == limit:
             break
     later = min((room.later_at for room in rooms.values() if room.later_at is not None), default=None)
-    return _Picked(picked, [room.settings for room in rooms.values() if room.settings is not None], later)
+    return _PickedIds(picked, [room.settings for room in rooms.values() if room.settings is not None], later)
 
 
 @dataclass(slots=True)
@@ -269,26 +272,42 @@ def _claimed_event_row(db: Session, job: Job) -> Row:
 
 
 def change(db: Session, changes: list[Change]) -> list[Answer]:
-    ended: list[Ended] = []
+    ended: list[EndedStep] = []
     answers = change_into(db, changes, ended)
-    return list(follow(db, ended).join(answers)) if ended else list(answers)
+    return list(run(db, flows.follow(ended)).join(answers)) if ended else list(answers)
 
 
-def follow(db: Session, ended: list[Ended]) -> Following:
-    """Do what follows in the flows whose steps have ended."""
-    following = Following(ended)
-    while ended:
-        wave: Wave = db.run(flows.follow(ended))
-        following.note(wave.released)
-        ended = []
-        asked = [*wave.skips, *wave.ends]
-        answers = change_into(db, [change for _, change in asked], ended, {skip.guard.job_id for _, skip in wave.skips})
-        following.note((flow, moved) for (flow, _), moved in zip(asked, answers, strict=True) if moved is not None)
-    return following
+def run(db: Session, steps: Doing[T]) -> T:
+    """Run an operation that both databases apply alike, and do here what it asks for."""
+    return db.run(steps, partial(_do, db))
+
+
+def _do(db: Session, work: OwnWork) -> Any:
+    match work:
+        case Submit(jobs):
+            return submit(db, jobs)
+        case Make(changes, skipped):
+            ended: list[EndedStep] = []
+            return change_into(db, changes, ended, skipped), ended
+        case Announce(job):
+            told = announce(db.new_id, job.tenant, job.id, job.seq, job.topic, job.reports)
+            db.deliver(told)
+            return tuple([delivery.endpoint_id for delivery in told])
+        case Whole(steps, may_clash):
+            try:
+                with db.savepoint():
+                    return run(db, steps)
+            except Undone as undone:
+                return undone.answer
+            except apsw.ConstraintError:
+                if may_clash:
+                    return None
+                raise
+    return no_work(work)
 
 
 def change_into(
-    db: Session, changes: list[Change], ended: list[Ended], skipped: Collection[str] = ()
+    db: Session, changes: Sequence[Change], ended: list[EndedStep], skipped: Collection[str] = ()
 ) -> list[Moved | None]:
     events: list[Row] = []
     results: list[tuple[str, bytes]] = []
@@ -305,7 +324,7 @@ def change_into(
             row
         )
         if flow is not None and move.to in FINAL:
-            ended.append(Ended(flow, step, job_id, outcome_of(change, skipped)))
+            ended.append(EndedStep(flow, step, job_id, outcome_of(change, skipped)))
         changed = topic_seq == seq
         if change.payload is not None:
             db.put_blob("put_payload", "payload", job_id, change.payload)

@@ -104,7 +104,7 @@ def main() -> None:
     with socket.socket(fileno=descriptor) as connection:
         writer, hello = start(path, max_bytes)
         connection.sendall(frame(hello, encoder))
-        gc.freeze()  # at its end the interpreter looks at all objects, several times: not at those that are there now
+        gc.freeze()  # spare the interpreter, at its exit, collecting the objects that exist now
         while writer is not None and (reply := answer(writer, connection, decoder)) is not None:
             try:
                 connection.sendall(frame(reply, encoder))

@@ -1,7 +1,7 @@
 """The connection that writes to SQLite, and what belongs to the group that is being committed."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import apsw
@@ -9,8 +9,8 @@ import apsw
 from chargehand.engine.announce import NewDelivery
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.ids import UlidMaker
-from chargehand.store.queries import Query, load_queries
-from chargehand.store.steps import Asking, T
+from chargehand.store.queries import load_queries
+from chargehand.store.steps import Doing, OwnWork, T, no_work
 
 Row = tuple[Any, ...]
 LARGE = 1 << 20
@@ -43,12 +43,12 @@ class Session:
             page_bytes = cast(int, self.connection.pragma("page_size"))
             self.connection.pragma("max_page_count", max(1, max_bytes // page_bytes))
 
-    def transaction(self) -> "Transaction":
-        return Transaction(self.connection)
+    def transaction(self) -> "_WriteTransaction":
+        return _WriteTransaction(self.connection)
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """What is written inside is undone by an error; the rest of the transaction is not."""
+        """Undo the block on an error; keep the rest of the transaction."""
         try:
             with self.connection:
                 yield
@@ -75,16 +75,17 @@ class Session:
         if rows:
             self.connection.executemany(self.queries[name].sql, rows)
 
-    def run(self, steps: Asking[T]) -> T:
-        """Run the statements of an operation that both databases apply alike; return its answer."""
+    def run(self, steps: Doing[T], do: Callable[[OwnWork], Any] = no_work) -> T:
+        """Run an operation that both databases apply alike; return its answer."""
         try:
-            name, values = next(steps)
+            asked = next(steps)
             while True:
-                name, values = steps.send(self._rows(self.queries[name], values | {"now": self.now}))
+                asked = steps.send(do(asked) if isinstance(asked, OwnWork) else self._rows(*asked))
         except StopIteration as ended:
             return cast(T, ended.value)
 
-    def _rows(self, query: Query, values: dict[str, Any]) -> list[Row]:
+    def _rows(self, name: str, values: dict[str, Any]) -> list[Row]:
+        query, values = self.queries[name], values | {"now": self.now}
         if not query.for_each_row:
             return cast(list[Row], self.connection.execute(query.sql, query.in_order(values)).fetchall())
         each = [query.in_order(values | row) for row in values["rows"]]
@@ -112,7 +113,7 @@ class Session:
         self.many("insert_delivery", [(*d, self.now) for d in deliveries])
 
 
-class Transaction:
+class _WriteTransaction:
     """BEGIN IMMEDIATE … COMMIT, or ROLLBACK: a failed COMMIT (a full disk) rolls back too."""
 
     def __init__(self, connection: apsw.Connection) -> None:

@@ -12,10 +12,10 @@ from chargehand.engine.flow import CancelFlow, NewFlow, RetryFlow
 from chargehand.engine.job import NewJob, SetQueue
 from chargehand.engine.moves import Beat, Change, Note, Prune
 from chargehand.engine.store import Claim
-from chargehand.store import steps
+from chargehand.store import steps, whole_flows
 from chargehand.store.operations import Answer, AnyOperation, Rejected
 from chargehand.store.queries import Migration, Schema, load_migrations
-from chargehand.store.sqlite import flows, jobs, outbox
+from chargehand.store.sqlite import jobs, outbox
 from chargehand.store.sqlite.session import Session
 
 
@@ -139,7 +139,7 @@ class Writer:
 def _apply_shared(db: Session, operations: list[Any]) -> list[Answer]:
     answers: list[Answer] = [None] * len(operations)
     for place in steps.in_order(operations):
-        answers[place] = db.run(steps.STEPS[type(operations[place])](operations[place]))
+        answers[place] = jobs.run(db, SHARED[type(operations[place])](operations[place]))
     return answers
 
 
@@ -148,15 +148,17 @@ def _prune(db: Session, operations: list[Prune]) -> list[Answer]:
     return _apply_shared(db, operations)
 
 
+SHARED = steps.STEPS | whole_flows.OPERATIONS
+
 # In this order a job submitted in a group can be claimed in the same one.
 APPLIERS: dict[type, Callable[[Session, list[Any]], list[Answer]]] = {
     NewJob: jobs.submit,
-    NewFlow: flows.submit,
+    NewFlow: _apply_shared,
     Change: jobs.change,
     Beat: jobs.beat,
     Note: jobs.note,
-    CancelFlow: flows.cancel,
-    RetryFlow: flows.retry,
+    CancelFlow: _apply_shared,
+    RetryFlow: _apply_shared,
     SetQueue: _apply_shared,
     Claim: jobs.claim,
     Settle: outbox.settle,

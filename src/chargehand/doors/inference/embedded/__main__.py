@@ -61,7 +61,7 @@ async def serve(models: list[Model], options: argparse.Namespace) -> None:
         host, port = runner.addresses[0][:2]
         end = hear_the_end()  # before anybody knows that we are there
         print(json.dumps({"url": f"http://{host}:{port}", "models": [model.name for model in models]}), flush=True)
-        gc.freeze()  # at its end the interpreter looks at all objects, several times: not at those that are there now
+        gc.freeze()  # spare the interpreter, at its exit, collecting the objects that exist now
         await end.wait()
     finally:
         await runner.cleanup()

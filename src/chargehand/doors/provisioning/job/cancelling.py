@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 
-from chargehand.doors.provisioning.job.ledger import JobLedgers, Verdict
+from chargehand.doors.provisioning.job.ledger import Verdict
+from chargehand.doors.provisioning.job.ledger_writer import LedgerWriter
 from chargehand.doors.provisioning.job.outcomes import Outcomes
 from chargehand.doors.provisioning.job.position import position_of
 from chargehand.engine.engine import Engine
@@ -17,9 +18,9 @@ READ_SECONDS = 0.05
 
 
 class Cancelling:
-    def __init__(self, engine: Engine, ledgers: JobLedgers, outcomes: Outcomes) -> None:
+    def __init__(self, engine: Engine, ledger: LedgerWriter, outcomes: Outcomes) -> None:
         self._engine = engine
-        self._ledgers = ledgers
+        self._ledger = ledger
         self._outcomes = outcomes
 
     async def cancel(self, job: Job, message: str) -> Moved:
@@ -41,7 +42,7 @@ class Cancelling:
     async def _stop(self, job: Job, message: str) -> Moved:
         """The verdict stops the owner, which cleans up and ends the job."""
         verdict = Verdict("cancelled", self._engine.now(), message, error=message)
-        known = await self._ledgers.judge(job.tenant, job.id, verdict)
+        known = await self._ledger.judge(job.tenant, job.id, verdict)
         if known.outcome != "cancelled":
             raise Conflict(f"job {job.id} has its outcome already ({known.outcome}) and is being cleaned up")
         await self._outcomes.show(job, verdict, held=False)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.doors.provisioning.job.ledger import JobLedger, JobLedgers, Outcome, Verdict
+from chargehand.doors.provisioning.job.ledger_writer import LedgerWriter
 from chargehand.doors.provisioning.job.run import KEYS, JobRun, JobRuns, Mark, RunStep
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.taxonomy import Key
@@ -48,7 +49,8 @@ class Overtaken(Exception):
 class Journey:
     engine: Engine
     _runs: JobRuns
-    ledgers: JobLedgers
+    _ledgers: JobLedgers
+    _writer: LedgerWriter
     job: Job
     serial: str
     recipe: Recipe
@@ -122,7 +124,7 @@ class Journey:
     # the verdict --------------------------------------------------------------------------------------------------------
 
     async def ledger(self) -> JobLedger:
-        return await self.ledgers.get(self.job.tenant, self.job.id) or JobLedger(self.run.generation)
+        return await self._ledgers.get(self.job.tenant, self.job.id) or JobLedger(self.run.generation)
 
     async def verdict(self) -> Verdict | None:
         return (await self.ledger()).verdict
@@ -130,7 +132,7 @@ class Journey:
     async def judge(self, outcome: Outcome, *, key: str | None = None, error: str = "", reason: str = "") -> Verdict:
         """Record the owner's verdict if there is none; return the recorded one."""
         verdict = Verdict(outcome, self.engine.now(), "controller", key, "", one_line(error), reason)
-        return await self.ledgers.judge(self.job.tenant, self.job.id, verdict)
+        return await self._writer.judge(self.job.tenant, self.job.id, verdict)
 
     async def fail(self, key: str, message: str, reason: str = "") -> Verdict:
         """End the step that is under way and record the failure; return the recorded verdict."""

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import msgspec
 
 from chargehand.config import ProvisioningConfig
+from chargehand.doors.provisioning.job.assignment import Assignments
 from chargehand.doors.provisioning.job.boot import BootSteps
 from chargehand.doors.provisioning.job.cleanup import CleanupSteps
 from chargehand.doors.provisioning.job.journey import Journey, Overtaken, StepFailed
 from chargehand.doors.provisioning.job.ledger import JobLedgers, Verdict
+from chargehand.doors.provisioning.job.ledger_writer import LedgerWriter
 from chargehand.doors.provisioning.job.orders import Orders, metadata_of, order_of
 from chargehand.doors.provisioning.job.outcomes import Outcomes
 from chargehand.doors.provisioning.job.position import Stage, position_of
@@ -22,7 +24,6 @@ from chargehand.doors.provisioning.job.waiting import ReportWait
 from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.recipe.recipe import Recipe
 from chargehand.doors.provisioning.refusals import ProvisioningRefused
-from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
@@ -44,7 +45,8 @@ class Lifecycle:
     _orders: Orders
     _runs: JobRuns
     _ledgers: JobLedgers
-    _servers: Servers
+    _writer: LedgerWriter
+    _assignments: Assignments
     _boot: BootSteps
     _waiting: ReportWait
     _cleanup: CleanupSteps
@@ -70,15 +72,18 @@ class Lifecycle:
         now = self._engine.now()
         if run is None:  # a first start, or another one that an operator asked for: nothing of the last one counts
             generation = stored.generation + 1 if stored else 1
-            run = JobRun(generation=generation, began_at=now, taken_at=now, lease=job.lease)
+            spot = (
+                stored.spot if stored else None
+            )  # retention removes its records, also if this start never finds the machine
+            run = JobRun(generation=generation, began_at=now, taken_at=now, lease=job.lease, spot=spot)
         else:
             began_at = run.began_at if run.marks else now  # a run without a step still has its whole budget
             run = msgspec.structs.replace(run, began_at=began_at, taken_at=now, lease=job.lease)
-        journey = Journey(self._engine, self._runs, self._ledgers, job, serial, recipe, run, version)
+        journey = Journey(self._engine, self._runs, self._ledgers, self._writer, job, serial, recipe, run, version)
         await journey.save()  # at once: from here on the owner before us can write nothing, and so do nothing
         await self._ledgers.begin(job.tenant, job.id, run.generation)
         await journey.require()  # an owner that was away must not point the machine's reports at an old job again
-        await self._servers.point_at(job.tenant, serial, job.id)
+        await self._assignments.point_at(job.tenant, serial, job.id)
         return journey
 
     async def _recipe(self, job: Job) -> Recipe:

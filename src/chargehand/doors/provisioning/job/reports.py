@@ -6,15 +6,16 @@ machine may report with the job's own token (then only for that job), the shared
 
 import asyncio
 import hmac
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec.structs import replace
 
 from chargehand.config import ProvisioningConfig
+from chargehand.doors.provisioning.job.assignment import Assignments
 from chargehand.doors.provisioning.job.journey import one_line
-from chargehand.doors.provisioning.job.ledger import MAX_STEPS, MAX_TAIL, JobLedger, JobLedgers, UnitProgress
+from chargehand.doors.provisioning.job.ledger import MAX_STEPS, MAX_TAIL, JobLedger, UnitProgress
+from chargehand.doors.provisioning.job.ledger_writer import Amend, LedgerWriter
 from chargehand.doors.provisioning.job.orders import metadata_of
 from chargehand.doors.provisioning.job.outcomes import Outcomes
 from chargehand.doors.provisioning.job.position import position_of
@@ -33,7 +34,6 @@ from chargehand.doors.provisioning.metrics import ProvisioningMetrics
 from chargehand.doors.provisioning.names import BASE, KIND
 from chargehand.doors.provisioning.redfish.turns import Turns
 from chargehand.doors.provisioning.refusals import route
-from chargehand.doors.provisioning.servers import Servers
 from chargehand.doors.provisioning.tokens import PREFIX, JobTokens, Meant
 from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
@@ -61,8 +61,8 @@ class MachineReports:
     _settings: ProvisioningConfig
     _tokens: JobTokens
     _runs: JobRuns
-    _ledgers: JobLedgers
-    _servers: Servers
+    _ledger: LedgerWriter
+    _assignments: Assignments
     _outcomes: Outcomes
     _metrics: ProvisioningMetrics
     _turns: Turns
@@ -211,12 +211,12 @@ class MachineReports:
         named = meant.job_id if meant else job_id if job_id and is_ulid(job_id) else ""
         job = await self._engine.jobs.get_job(named) if named else None
         tenant = job.tenant if job and meant else self._tenant
-        owner = await self._servers.owner(tenant, serial)
-        if owner is not None and not named:
-            job = await self._engine.jobs.get_job(owner.job_id)
+        assigned = await self._assignments.of(tenant, serial)
+        if assigned is not None and not named:
+            job = await self._engine.jobs.get_job(assigned.job_id)
         if (
             job is None
-            or owner is None
+            or assigned is None
             or job.kind != KIND
             or job.tenant != tenant
             or metadata_of(job).server_serial != serial
@@ -224,11 +224,9 @@ class MachineReports:
             raise NotFound(f"no job is active for server {one_line(serial)[:64]}")
         return job
 
-    async def _amend(
-        self, job: Job, meant: Meant | None, amend: Callable[[JobLedger], JobLedger]
-    ) -> tuple[JobLedger, JobLedger]:
+    async def _amend(self, job: Job, meant: Meant | None, amend: Amend) -> tuple[JobLedger, JobLedger]:
         """Return the ledger before and after. NotFound if the report cannot be about this start of the job."""
-        amended = await self._ledgers.amend(job.tenant, job.id, amend) if await self._may_mean(job, meant) else None
+        amended = await self._ledger.amend(job.tenant, job.id, amend) if await self._may_mean(job, meant) else None
         if amended is None:
             raise NotFound(f"no job is active for server {metadata_of(job).server_serial}")
         return amended
@@ -249,7 +247,7 @@ def _is_for(ledger: JobLedger, meant: Meant | None) -> bool:
     return meant is None or meant.generation == ledger.generation
 
 
-def _with_progress(report: ProgressReport, meant: Meant | None, now: int) -> Callable[[JobLedger], JobLedger]:
+def _with_progress(report: ProgressReport, meant: Meant | None, now: int) -> Amend:
     def amend(ledger: JobLedger) -> JobLedger:
         if ledger.verdict is not None or not _is_for(ledger, meant):
             return ledger

@@ -1,6 +1,6 @@
 """Records that a medium was fetched, the first sign of life of a machine: once a second, not for each of a thousand ranges."""
 
-from chargehand.doors.provisioning.job.ledger import JobLedgers
+from chargehand.doors.provisioning.job.ledger_writer import LedgerWriter
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
 from chargehand.errors import StoreError
@@ -10,9 +10,9 @@ MAX_PENDING = 10_000
 
 
 class Fetches:
-    def __init__(self, engine: Engine, ledgers: JobLedgers) -> None:
+    def __init__(self, engine: Engine, ledger: LedgerWriter) -> None:
         self._engine = engine
-        self._ledgers = ledgers
+        self._ledger = ledger
         # Job and medium -> when it was last read, and whether all of it was. The time is that of the reading, not of the
         # write: a read before a reset that is written after it must not look like a machine that boots.
         self._pending: dict[tuple[str, str], tuple[int, bool]] = {}
@@ -42,4 +42,4 @@ class Fetches:
     async def _write(self, job_id: str, name: str, at: int, whole: bool) -> None:
         job = await self._engine.jobs.get_job(job_id)
         if job is not None:
-            await self._ledgers.amend(job.tenant, job_id, lambda ledger: ledger.with_fetch(name, at, whole))
+            await self._ledger.amend(job.tenant, job_id, lambda ledger: ledger.with_fetch(name, at, whole))

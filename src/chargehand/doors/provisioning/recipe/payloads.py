@@ -1,7 +1,7 @@
 """Payloads: the parts of a recipe that go to the machine unchanged, within limits.
 
-Refused is what could harm the program that reads them there: control characters in text, XML that declares entities, and YAML that
-grows when it is parsed.
+The checks refuse what could harm the program on the machine that reads them: control characters in text, XML that declares entities, and
+YAML that grows when it is parsed.
 """
 
 import base64

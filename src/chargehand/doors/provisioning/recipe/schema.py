@@ -126,7 +126,7 @@ def _details(error: ValidationError, document: Any) -> Iterator[RefusalDetail]:
             name = str(cause.instance)
             yield RefusalDetail(at + pointer(name), "pattern", f"the name {shown(name)} is not allowed{allowed}")
         case Kind.FalseSchema():
-            yield RefusalDetail(at, "conflict", _without_meaning(error.schema_path, document))
+            yield RefusalDetail(at, "conflict", _not_allowed(error.schema_path, document))
         case kind:
             yield RefusalDetail(at, _CODES.get(type(kind), "invalid"), f"{_wrong(error)}{allowed}{_hint(error, at)}")
 
@@ -200,7 +200,7 @@ def _options(path: Sequence[str | int], name: str) -> str:
     return f", {_alternatives(values)}" if values else ""
 
 
-def _without_meaning(path: Sequence[str | int], document: Any) -> str:
+def _not_allowed(path: Sequence[str | int], document: Any) -> str:
     if list(path).count("then") > 1:
         return "is not allowed with image_format raw-disk, because the image has its own partitions: leave it out"
     return f"is not allowed for {document['task_target']}: leave it out"

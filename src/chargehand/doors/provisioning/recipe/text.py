@@ -156,7 +156,7 @@ def shown(value: object) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value)
-    return text if len(text) <= MAX_SHOWN else "a number that long"
+    return text if len(text) <= MAX_SHOWN else f"a number of {len(text)} characters"
 
 
 def _containers(value: Any, at: str) -> Iterator[tuple[str, dict[str, Any] | list[Any]]]:

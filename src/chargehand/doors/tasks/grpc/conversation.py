@@ -20,7 +20,7 @@ HELLO_SECONDS = 10.0
 CHECK_SECONDS = 900.0  # how often the token of a stream is checked again
 MAX_WAITING = 1000  # messages of one stream that wait for work
 TURNS = 100  # messages of one stream that are handled at once
-ANSWERS = 100  # that wait until the client has read those before
+ANSWERS = 100  # answers that wait until the client reads
 
 log = get_logger(__name__)
 Message = Any  # a class that protobuf made at run time
