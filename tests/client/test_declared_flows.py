@@ -24,7 +24,7 @@ from chargehand.client import (
     group,
     join,
 )
-from chargehand.client.declared.graph import Graph
+from chargehand.client.declared.graph import SentSteps
 from chargehand.client.declared.values import RESULTS, payload_of
 from chargehand.client.types.flows import After
 
@@ -97,7 +97,7 @@ def eagerly() -> Iterator[None]:
 
 
 def sent(flow: DeclaredFlow[Any]) -> dict[str, dict[str, Any]]:
-    return {step["name"]: step for step in msgspec.json.decode(msgspec.json.encode(Graph(flow).new_steps()))}
+    return {step["name"]: step for step in msgspec.json.decode(msgspec.json.encode(SentSteps(flow).new_steps()))}
 
 
 def graph(flow: DeclaredFlow[Any]) -> dict[str, list[str]]:
@@ -179,7 +179,7 @@ def test_a_result_as_an_argument_makes_the_dependency_wherever_it_stands() -> No
 def test_what_looks_like_a_reference_in_an_argument_stays_text_on_the_wire() -> None:
     fetched = fetch.step("fox")
     flow = cut.step(f"{{{{fetch.value}}}} {{{fetched.result}")
-    body = msgspec.json.encode(Graph(flow).new_steps()[1].body)
+    body = msgspec.json.encode(SentSteps(flow).new_steps()[1].body)
     assert rb'"\u007b{fetch.value}} \u007b{{fetch.value}}"' in body
     assert payloads(flow)["cut"] == {"text": "{{fetch.value}} {{{fetch.value}}"}
 
@@ -278,12 +278,12 @@ def test_steps_that_wait_for_each_other_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"steps wait for each other in a circle: <Step .*> after <Step .*> after <Step"
     ):
-        Graph(group(fox.after(owl), owl.after(fox)))
+        SentSteps(group(fox.after(owl), owl.after(fox)))
 
 
 def test_a_long_chain_is_made_at_once() -> None:
     flow: DeclaredFlow[Any] = chain(anything.step(0), *[anything] * 3000)
-    assert len(Graph(flow).nodes) == 3001
+    assert len(SentSteps(flow).nodes) == 3001
 
 
 def test_steps_of_other_doors_take_results_and_have_some() -> None:

@@ -68,7 +68,7 @@ class After(msgspec.Struct, forbid_unknown_fields=True):
     )
 
 
-class Step(msgspec.Struct, forbid_unknown_fields=True):
+class AskedJob(msgspec.Struct, forbid_unknown_fields=True):
     """A job that waits for others."""
 
     name: Name
@@ -93,7 +93,7 @@ class Step(msgspec.Struct, forbid_unknown_fields=True):
 class SubmitFlow(msgspec.Struct, forbid_unknown_fields=True):
     """Jobs that wait for each other."""
 
-    steps: Annotated[list[Step], msgspec.Meta(min_length=1, max_length=MAX_STEPS)]
+    steps: Annotated[list[AskedJob], msgspec.Meta(min_length=1, max_length=MAX_STEPS)]
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] = DEFAULT_NAME
     webhook: WebhookTarget | None = None
     metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that is sent with its webhooks")] = (
@@ -198,7 +198,7 @@ class FlowsApi:
         steps = [await self._new_step(req, number, step, graph, job.id) for number, step in enumerate(asked.steps)]
         return NewFlow(job, tuple(steps))
 
-    async def _new_step(self, req: Request, number: int, step: Step, graph: Graph, flow_id: str) -> NewStep:
+    async def _new_step(self, req: Request, number: int, step: AskedJob, graph: Graph, flow_id: str) -> NewStep:
         field = f"steps[{number}]"
         door = self._doors.get(step.door)
         if door is None:

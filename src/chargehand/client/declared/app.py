@@ -29,7 +29,7 @@ from chargehand.client.declared.declaration import Every, declaration
 from chargehand.client.declared.eager import arun_eagerly, run_eagerly
 from chargehand.client.declared.eager_flow import arun_flow_eagerly, run_flow_eagerly
 from chargehand.client.declared.flows import DeclaredFlow
-from chargehand.client.declared.graph import Graph
+from chargehand.client.declared.graph import SentSteps
 from chargehand.client.declared.middleware import Middleware
 from chargehand.client.declared.policies import set_policies
 from chargehand.client.declared.retries import Retries
@@ -204,14 +204,14 @@ class App:
 
     def send_flow(self, flow: DeclaredFlow[R], **options: Unpack[FlowOptions]) -> SentFlow[R]:
         """Send the steps of a flow; none, if the server refuses one."""
-        graph = Graph(flow)
+        graph = SentSteps(flow)
         if self._eager:
             ended = run_flow_eagerly(graph)
             return SentFlow(self, ended[0].id, graph.ends(flow), ended)
         return SentFlow(self, self.client.flows.submit(graph.new_steps(), **options).job_id, graph.ends(flow))
 
     async def asend_flow(self, flow: DeclaredFlow[R], **options: Unpack[FlowOptions]) -> SentFlow[R]:
-        graph = Graph(flow)
+        graph = SentSteps(flow)
         if self._eager:
             ended = await arun_flow_eagerly(graph)
             return SentFlow(self, ended[0].id, graph.ends(flow), ended)
@@ -220,7 +220,7 @@ class App:
 
     def sent_flow(self, flow: DeclaredFlow[R], flow_id: str) -> SentFlow[R]:
         """A flow like this one that was sent under this id, to wait for its result in any process."""
-        return SentFlow(self, flow_id, Graph(flow).ends(flow))
+        return SentFlow(self, flow_id, SentSteps(flow).ends(flow))
 
     def prepared(self, task: Sender[Any], new: NewTask) -> NewTask:
         """The task as it is sent: after the middleware."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from chargehand.client.declared.eager import Ended, Handler, arun_eagerly, run_eagerly
-from chargehand.client.declared.graph import EndedFlow, Graph, Node
+from chargehand.client.declared.graph import EndedFlow, Node, SentSteps
 from chargehand.client.declared.references import TOKEN_IN_TEXT
 from chargehand.client.declared.values import unwrapped
 from chargehand.client.types.engine import Job
@@ -19,11 +19,11 @@ _numbers = itertools.count(1)
 Running = Generator[tuple[Handler, NewTask], Ended, EndedFlow]
 
 
-class Missing(Exception):
+class NotInResult(Exception):
     """A result has not what a step wants to take over."""
 
 
-def run_flow_eagerly(graph: Graph) -> EndedFlow:
+def run_flow_eagerly(graph: SentSteps) -> EndedFlow:
     running = _run(graph)
     try:
         handler, new = next(running)
@@ -34,7 +34,7 @@ def run_flow_eagerly(graph: Graph) -> EndedFlow:
         return found
 
 
-async def arun_flow_eagerly(graph: Graph) -> EndedFlow:
+async def arun_flow_eagerly(graph: SentSteps) -> EndedFlow:
     running = _run(graph)
     try:
         handler, new = next(running)
@@ -45,7 +45,7 @@ async def arun_flow_eagerly(graph: Graph) -> EndedFlow:
         return found
 
 
-def _run(graph: Graph) -> Running:
+def _run(graph: SentSteps) -> Running:
     """Yield each step that starts, and be sent how it ended."""
     ended: dict[Node, Job] = {}
     for node in graph.nodes:
@@ -61,7 +61,7 @@ def _run(graph: Graph) -> Running:
             payload = _filled(
                 msgspec.json.decode(node.body), {token: (of, ended[of]) for token, of in graph.referred(node).items()}
             )
-        except Missing as missing:
+        except NotInResult as missing:
             ended[node] = Job(id="", state="failed", error=str(missing))
             continue
         task, result = yield node.task.handler(), node.task.prepared(new.body, Raw(msgspec.json.encode(payload)))
@@ -104,5 +104,5 @@ def _value(node: Node, job: Job, flag: str, path: str) -> Any:
         try:
             value = value[int(key)] if isinstance(value, list) else value[key]
         except (LookupError, TypeError, ValueError):
-            raise Missing(f"the result of step {node.name!r} has no {path[1:]}") from None
+            raise NotInResult(f"the result of step {node.name!r} has no {path[1:]}") from None
     return value

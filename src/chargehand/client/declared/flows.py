@@ -36,7 +36,7 @@ from chargehand.client.declared.references import (
     Place,
     Referable,
     Reference,
-    Shape,
+    ResultShape,
     new_token,
     places_of,
     referred,
@@ -108,7 +108,7 @@ class DeclaredFlow(Referable, Generic[R]):
         raise ValueError("no step of this flow is a declared task: send it with `send_flow` of an app")
 
 
-class Edge(NamedTuple):
+class Wait(NamedTuple):
     step: "Step[Any]"
     on: On
 
@@ -123,7 +123,7 @@ class Step(DeclaredFlow[R]):
         self.origin = next(_numbers)  # the same for all that come from this one
         self.token = new_token(self)
         self.refers = referred(bytes(new.body.payload if isinstance(new.body, NewTask) else new.body))
-        self.edges: tuple[Edge, ...] = ()
+        self.edges: tuple[Wait, ...] = ()
         self.need: Need = "all"
 
     @classmethod
@@ -152,13 +152,15 @@ class Step(DeclaredFlow[R]):
         if self.task is None:
             return Reference(Place(self, AnyType()))
         kind, shape = self.task.returns.type, self.task.returns.shape
-        return Reference(Place(self, kind, (VALUE,) if shape is Shape.VALUE else (), "?" * (shape is Shape.EITHER)))
+        return Reference(
+            Place(self, kind, (VALUE,) if shape is ResultShape.VALUE else (), "?" * (shape is ResultShape.EITHER))
+        )
 
     def after(self, *flows: DeclaredFlow[Any], on: On = "succeeded", need: Need = "all") -> "Step[R]":
         """The same, to start when those have ended so: all of them, or any."""
         if self.edges and need != self.need:
             raise ValueError(f"{self!r} needs {self.need} of what it comes after, and cannot need {need} as well")
-        edges = [Edge(step, on) for flow in flows for step in steps_at(flow.ends)]
+        edges = [Wait(step, on) for flow in flows for step in steps_at(flow.ends)]
         return self._but(edges=(*self.edges, *edges), need=need, beside=(*self.beside, *flows))
 
     def named(self, name: str) -> "Step[R]":

@@ -22,7 +22,7 @@ LONGEST = 56  # of a name without its number
 EndedFlow = tuple[Flow, Mapping[str, Job]]  # the jobs of its last steps, by name
 
 
-class End(NamedTuple):
+class LastStep(NamedTuple):
     """A step whose result is one of the flow's."""
 
     name: str
@@ -30,7 +30,7 @@ class End(NamedTuple):
 
 
 def end_names(ends: Any) -> set[str]:
-    found: list[End] = []
+    found: list[LastStep] = []
     each_end(found.append, ends)
     return {end.name for end in found}
 
@@ -52,7 +52,7 @@ class Node:
         return bytes(body.payload if isinstance(body, NewTask) else body)
 
 
-class Graph:
+class SentSteps:
     """Its nodes are in an order in which they may run."""
 
     def __init__(self, flow: DeclaredFlow[Any]) -> None:
@@ -73,7 +73,7 @@ class Graph:
         return {token: self.of(step) for token, (step, _) in node.steps[0].refers.items()}
 
     def ends(self, flow: DeclaredFlow[Any]) -> Any:
-        return each_end(lambda step: End(self.of(step).name, step.task and step.task.returns), flow.ends)
+        return each_end(lambda step: LastStep(self.of(step).name, step.task and step.task.returns), flow.ends)
 
     def new_steps(self) -> list[NewStep]:
         return [self._new_step(node) for node in self.nodes]

@@ -24,7 +24,7 @@ _PART = re.compile(r"[^.{}\"\\\s]+")
 _steps: "WeakValueDictionary[str, Any]" = WeakValueDictionary()
 
 
-class Shape(Enum):
+class ResultShape(Enum):
     """How a result travels, as far as the type that the function declares tells."""
 
     OBJECT = "as it is"
@@ -37,20 +37,20 @@ def type_of(kind: Any) -> inspect.Type:
     return found.type if isinstance(found, inspect.Metadata) else found
 
 
-def shape_of(kind: inspect.Type) -> Shape:
+def shape_of(kind: inspect.Type) -> ResultShape:
     match kind:
         case inspect.UnionType(types=types):
             shapes = {shape_of(each) for each in types}
-            return shapes.pop() if len(shapes) == 1 else Shape.EITHER
+            return shapes.pop() if len(shapes) == 1 else ResultShape.EITHER
         case inspect.StructType(array_like=False) | inspect.DataclassType() | inspect.TypedDictType():
-            return Shape.OBJECT
+            return ResultShape.OBJECT
         case inspect.DictType():
-            return Shape.OBJECT
+            return ResultShape.OBJECT
         case inspect.CustomType(cls=cls) if getattr(cls, "__pydantic_root_model__", True) is False:
-            return Shape.OBJECT
+            return ResultShape.OBJECT
         case inspect.AnyType() | inspect.RawType() | inspect.NoneType() | inspect.CustomType():
-            return Shape.EITHER
-    return Shape.VALUE
+            return ResultShape.EITHER
+    return ResultShape.VALUE
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -12,7 +12,16 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.inspect import Type
 
-from chargehand.client.declared.references import TOKEN, VALUE, Referable, Reference, Shape, as_text, shape_of, type_of
+from chargehand.client.declared.references import (
+    TOKEN,
+    VALUE,
+    Referable,
+    Reference,
+    ResultShape,
+    as_text,
+    shape_of,
+    type_of,
+)
 from chargehand.client.types.tasks import Task
 
 R = TypeVar("R")
@@ -121,7 +130,7 @@ class Returns(Generic[R]):
         return type_of(self._kind)
 
     @cached_property
-    def shape(self) -> Shape:
+    def shape(self) -> ResultShape:
         return shape_of(self.type)
 
     def pack(self, value: R) -> Raw:
@@ -129,13 +138,13 @@ class Returns(Generic[R]):
         _decode(self._decoder, data)
         if data == b"null":
             return Raw(b"{}")
-        plain = data.startswith(b"{") if self.shape is Shape.OBJECT else _is_plain_object(data)
+        plain = data.startswith(b"{") if self.shape is ResultShape.OBJECT else _is_plain_object(data)
         return Raw(data if plain else b'{"value":' + data + b"}")
 
     def unpack(self, result: Any) -> R:
         """A worker that declares nothing may return `{}` or `{"value": …}` itself."""
         inner = _inner(result)
-        first, second = (result, inner) if self.shape is Shape.OBJECT else (inner, result)
+        first, second = (result, inner) if self.shape is ResultShape.OBJECT else (inner, result)
         try:
             value: R = _decode(self._decoder, msgspec.json.encode(first))
         except PayloadError:
