@@ -45,7 +45,9 @@ async def migrate(url: str, queries: Mapping[str, Query]) -> None:
         await require_session(connection, partial(connect, url, OPEN_SECONDS))
         await connection.execute("SET statement_timeout = 0")  # a large database takes its time
         await _make_migration_table(connection)
-        await Migrator(connection, queries, load_migrations("postgres")).run()
+        migrator = Migrator(connection, queries, load_migrations("postgres"))
+        await migrator.run()
+        await migrator.open_period()
     finally:
         await connection.close(timeout=CLOSE_SECONDS)
 
@@ -135,6 +137,18 @@ class Migrator:
                     log.info("expanding the database", schema_version=version, to=migration.version)
                     await self._apply(migration)
                     return
+
+    # alone ------------------------------------------------------------------------------------------------------------
+
+    async def open_period(self) -> None:
+        """Open a period for tables that are too large to do so beside others, if there are none. Who connects meanwhile waits."""
+        if await self._version() > self._newest or not await periods.too_large(self._connection):
+            return
+        async with self._connection.transaction():
+            await self._connection.execute(self._queries["lock_schema"].sql, timeout=MIGRATION_SECONDS)
+            if not await self._connection.fetchval(self._queries["count_sessions"].sql):
+                log.info("opening a period: the tables are large, so this takes its time")
+                await periods.renew(self._connection, await self._connection.fetchval(self._queries["now"].sql, None))
 
     # instead of other nodes -------------------------------------------------------------------------------------------
 
