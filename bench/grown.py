@@ -89,7 +89,7 @@ async def _make_periods(url: str, began: int, until: int) -> None:
     """Make the periods that a server would have made in this time, and ends with it."""
     connection = await asyncpg.connect(url)
     for at in range(began, until, HOUR):
-        await periods.make(connection, at, LIFE // periods.IN_A_LIFE)
+        await periods.keep_ahead(connection, at, LIFE)
     await connection.close()
 
 

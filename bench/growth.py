@@ -110,7 +110,7 @@ async def _prune(url: str) -> dict[str, float]:
     old = OldJobs(grown.LIFE / SECOND)
     connection = await asyncpg.connect(url)
     reading = asyncio.create_task(_longest_read(connection))
-    dropping = await _seconds(store.prune(old, 1))
+    dropping = await _seconds(store.turn_periods(old.age_seconds))
     reading.cancel()
     longest = await reading
     await connection.close()

@@ -14,7 +14,7 @@ from chargehand.store.postgres.connecting import connect
 from chargehand.store.postgres.migrating import Migrator
 from chargehand.store.queries import Migration, Schema, load_migrations, load_queries, only_expand
 from tests.e2e.server import eventually
-from tests.store.given import get, opened, running, sql, submit
+from tests.store.given import get, move, opened, running, sql, submit, until_held_up
 
 OURS = load_migrations("postgres")
 NEWEST = OURS[-1].version
@@ -151,3 +151,75 @@ async def test_a_table_that_is_never_free_is_an_error_and_nothing_is_changed(
         await submit(store)
         await newer.run()
         assert await applied(postgres_url) == [NEWEST + 1]
+
+
+# A build of this index stands still while somebody holds the lock of that number.
+SLOW = """
+CREATE FUNCTION slow(text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN $1; END $$"""
+INDEX = Migration(
+    NEWEST + 1, "indexes", OURS[-1].oldest, ("CREATE INDEX next_index ON jobs (slow(tenant)) WHERE state = 'running'",)
+)
+COMPLETE = "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indisvalid AND c.relname ~ 'next_index'"
+WAITING = "pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database() WHERE locktype = 'advisory' AND NOT granted"
+KEEPS_WRITERS_OUT = """
+SELECT mode FROM pg_locks
+WHERE relation = 'jobs_live'::REGCLASS AND mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock')"""
+
+
+async def test_jobs_are_submitted_taken_and_finished_while_an_index_is_built(postgres_url: str) -> None:
+    await sql(postgres_url, SLOW)
+    holder = await asyncpg.connect(postgres_url)
+    async with opened(postgres_url) as store, newer_node(postgres_url, INDEX) as newer:
+        job = await running(store)
+        await holder.execute("SELECT pg_advisory_lock(7)")
+        migration = asyncio.create_task(newer.run())
+        await until_held_up(holder, migration)
+        assert await sql(postgres_url, KEEPS_WRITERS_OUT) == []
+        async with asyncio.timeout(5):
+            await move(store, job, "succeed")
+            assert await move(store, await running(store), "fail")
+        assert not migration.done()
+        assert not await applied(postgres_url)
+        await holder.close()
+        await migration
+        assert await applied(postgres_url) == [NEWEST + 1]
+        assert len(await sql(postgres_url, COMPLETE)) == 3
+        await running(store)
+
+
+async def test_an_index_that_a_node_did_not_complete_is_built_again(postgres_url: str) -> None:
+    await sql(postgres_url, SLOW)
+    holder = await asyncpg.connect(postgres_url)
+    async with opened(postgres_url) as store:
+        await running(store)
+        await holder.execute("SELECT pg_advisory_lock(7)")
+        async with newer_node(postgres_url, INDEX) as newer:
+            migration = asyncio.create_task(newer.run())
+            await until_held_up(holder, migration)
+            await sql(postgres_url, f"SELECT pg_terminate_backend(pid) FROM {WAITING}")
+            with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                await migration
+        assert await sql(postgres_url, "SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid") == [(1,)]
+        await holder.close()
+        async with newer_node(postgres_url, INDEX) as again:
+            await again.run()
+        assert await applied(postgres_url) == [NEWEST + 1]
+        assert len(await sql(postgres_url, COMPLETE)) == 3
+        assert await sql(postgres_url, "SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid") == [(0,)]
+
+
+async def test_an_index_of_a_table_that_is_not_divided_is_built_once_by_two_nodes(postgres_url: str) -> None:
+    one_table = INDEX._replace(statements=("CREATE UNIQUE INDEX next_index ON endpoints (url, tenant)",))
+    new_column = INDEX._replace(
+        version=NEWEST + 2,
+        statements=("ALTER TABLE endpoints ADD COLUMN next TEXT", "CREATE INDEX next_of ON endpoints (next)"),
+    )
+    async with (
+        opened(postgres_url),
+        newer_node(postgres_url, one_table, new_column) as one,
+        newer_node(postgres_url, one_table, new_column) as two,
+    ):
+        await asyncio.gather(one.run(), two.run())
+        assert await applied(postgres_url) == [NEWEST + 1, NEWEST + 2]
+        assert await sql(postgres_url, COMPLETE) == [("next_index",)]

@@ -9,7 +9,7 @@ import asyncpg
 from chargehand.engine.ids import made_at
 from chargehand.engine.job import SECOND
 from chargehand.engine.records import Records
-from chargehand.engine.store import OldJobs, Store
+from chargehand.engine.store import Store
 from chargehand.http.terms import Terms, tell
 from chargehand.store.postgres import periods
 from chargehand.store.postgres.store import PostgresStore
@@ -55,7 +55,7 @@ async def before_its_period_ends(postgres_url: str, life: int) -> AsyncIterator[
     clock.advance(-life / periods.IN_A_LIFE / 2)
     async with opened(postgres_url, clock=clock) as store:
         await tell(Records(store), "job", Terms(1, 1000, "}"))
-        await store.prune(OldJobs(life), 10)
+        await store.turn_periods(life)
         yield store, clock, connection
     await connection.close()
 
@@ -66,14 +66,14 @@ async def test_periods_are_made_and_dropped_beside_an_open_transaction_and_its_j
     """As if it were open for longer than finished jobs are kept."""
     life = 8 * 7200
     async with before_its_period_ends(postgres_url, life) as (store, clock, producer):
-        [(first, until)] = await sql(postgres_url, "SELECT first_id, until_id FROM periods")
+        [(first, until), _] = await sql(postgres_url, "SELECT first_id, until_id FROM periods ORDER BY first_id")
         end = clock.now + (life + 3 * 7200) * SECOND
         async with producer.transaction():
             job_id = await submit(producer, "job", "q", '{"a": 1}', idempotency_key="k", webhook=HOOK)
             assert first <= job_id < until
             while clock.now < end:
                 clock.advance(1800)
-                await store.prune(OldJobs(life), 10)
+                await store.turn_periods(life)
             assert await sql(postgres_url, f"SELECT 1 FROM periods WHERE first_id = '{first}'") == []
         assert await sql(postgres_url, f"SELECT to_regclass('{periods.Period(first, until).of('job_payloads')}')") == [
             (None,)
@@ -88,7 +88,7 @@ async def test_periods_are_made_and_dropped_beside_an_open_transaction_and_its_j
 async def test_an_id_of_a_period_lies_in_its_tables(postgres_url: str) -> None:
     async with before_its_period_ends(postgres_url, 8 * 7200) as (_, _, producer):
         job_id = await submit(producer, "job", "q", "{}")
-        [period] = await producer.fetch("SELECT first_id, until_id FROM periods")
+        [period, _] = await producer.fetch("SELECT first_id, until_id FROM periods ORDER BY first_id")
         tables = await producer.fetch("SELECT tableoid::REGCLASS::TEXT FROM job_events WHERE job_id = $1", job_id)
         assert [row[0] for row in tables] == [periods.Period(*period).of("job_events")]
 

@@ -56,6 +56,9 @@ def engine_chores(engine: Engine, config: Config) -> list[Chore]:
         while (count := await engine.prune(retention.finished_seconds, retention.batch)) >= retention.batch:
             log.debug("pruned", jobs=count)
 
+    async def turn() -> None:
+        await engine.turn_periods(retention.finished_seconds)
+
     async def give_up() -> None:
         await engine.give_up_deliveries(config.webhooks.give_up_seconds, retention.batch)
 
@@ -67,6 +70,7 @@ def engine_chores(engine: Engine, config: Config) -> list[Chore]:
         Chore("lapsed leases", LAPSE_SECONDS, engine.lapse_all),
         Chore("deadlines", EXPIRE_SECONDS, engine.expire_all),
         Chore("queue limits", LIMITS_SECONDS, engine.refresh_limits),
+        Chore("periods", retention.interval_seconds, turn),
         Chore("finished jobs", retention.interval_seconds, prune),
         Chore("old deliveries", retention.interval_seconds, give_up),
     ]

@@ -429,6 +429,11 @@ class Engine:
                 break
         return count
 
+    async def turn_periods(self, age_seconds: float) -> None:
+        """Let the store drop finished jobs of this age (0: never) many at once, if it can. `prune` removes all others."""
+        if age_seconds:
+            await self._store.turn_periods(age_seconds)
+
     async def prune(self, age_seconds: float, limit: int) -> int:
         """Remove finished jobs: those whose own time is over, and those of this age (0: never); return how many."""
         old = await self._store.prune(OldJobs(age_seconds), limit) if age_seconds else 0

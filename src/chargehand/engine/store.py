@@ -96,6 +96,7 @@ class RecordStore(RecordReads, Writes, Protocol):
 
 class Store(JobReads, OutboxStore, FileStore, RecordStore, Protocol):
     async def check(self) -> None: ...
+    async def turn_periods(self, age_seconds: float) -> None: ...  # drop finished jobs of this age, many at once
     async def ended(self) -> str: ...  # returns, with the reason, when the store can never serve again
     def listen(self, heard: Callable[[Hint], None]) -> None: ...
     def notify(

@@ -12,7 +12,7 @@ async def open_store(
     url: str,
     *,
     max_bytes: int = 0,
-    pool_size: int = 6,
+    pool_size: int = 7,
     group_size: int = 256,
     clock: Clock | None = None,
 ) -> Store:

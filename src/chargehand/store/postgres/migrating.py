@@ -1,6 +1,8 @@
 """Migrating the schema while other nodes are there: they go on where it only expands, else they end before it is changed."""
 
 import asyncio
+import contextlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,6 +11,7 @@ import asyncpg
 
 from chargehand.errors import StoreUnavailable
 from chargehand.observability.logs import get_logger
+from chargehand.store.postgres import periods
 from chargehand.store.postgres.connecting import (
     OPEN_SECONDS,
     STATEMENT_SECONDS,
@@ -16,7 +19,6 @@ from chargehand.store.postgres.connecting import (
     connect,
     require_session,
 )
-from chargehand.store.postgres.periods import LOCK_MILLISECONDS
 from chargehand.store.queries import Migration, Query, load_migrations, only_expand
 
 MIGRATION_SECONDS = 24 * 3600.0  # of one statement, where no other node works meanwhile
@@ -26,6 +28,13 @@ AGAIN_SECONDS = 1.0  # between two attempts to lock what others use
 ATTEMPTS = 600
 CLOSE_SECONDS = 1.0
 _IN_USE = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+_INDEX = re.compile(r"CREATE (?P<unique>UNIQUE )?INDEX (?P<name>\w+) ON (?P<table>\w+) (?P<rest>.*)", re.DOTALL)
+_LOCK = "'schema_migrations'::REGCLASS::OID::BIGINT"
+# A table, or those that it is divided into.
+_DIVIDED = """
+SELECT c.relname FROM pg_class c
+WHERE c.relkind = 'r' AND c.oid IN (SELECT to_regclass($1) UNION SELECT t.relid FROM pg_partition_tree(to_regclass($1)) t)"""
+_COMPLETE = "SELECT i.indisvalid FROM pg_index i WHERE i.indexrelid = to_regclass($1)"
 
 log = get_logger(__name__)
 
@@ -36,7 +45,9 @@ async def migrate(url: str, queries: Mapping[str, Query]) -> None:
         await require_session(connection, partial(connect, url, OPEN_SECONDS))
         await connection.execute("SET statement_timeout = 0")  # a large database takes its time
         await _make_migration_table(connection)
-        await Migrator(connection, queries, load_migrations("postgres")).run()
+        migrator = Migrator(connection, queries, load_migrations("postgres"))
+        await migrator.run()
+        await migrator.open_period()
     finally:
         await connection.close(timeout=CLOSE_SECONDS)
 
@@ -60,6 +71,8 @@ class Migrator:
 
     async def _apply(self, migration: Migration) -> None:
         for statement in migration.statements:
+            if _INDEX.fullmatch(statement):  # of a table that is not divided it was built before, under its own name
+                statement = statement.replace("INDEX ", "INDEX IF NOT EXISTS ", 1)
             await self._connection.execute(statement, timeout=MIGRATION_SECONDS)
         version, name, oldest, _ = migration
         record = self._queries[migration.record]
@@ -71,6 +84,7 @@ class Migrator:
         """Apply the next migration. Others wait behind the locks that we wait for, so we give up soon and try again."""
         for _ in range(ATTEMPTS):
             try:
+                await self._build_indexes()
                 await self._apply_next()
             except _IN_USE as error:
                 log.warning("the database is migrated later: its tables are in use", error=str(error))
@@ -82,18 +96,59 @@ class Migrator:
             "go on: start again when nothing holds it for long, such as pg_dump"
         )
 
+    async def _build_indexes(self) -> None:
+        """Build the indexes of the next migration table by table, while others write; to create one is then to name them as its parts.
+
+        It takes its time and waits for all transactions that have begun, but nobody waits for it.
+        """
+        while not await self._connection.fetchval(f"SELECT pg_try_advisory_lock({_LOCK})"):  # noqa: ASYNC110
+            await asyncio.sleep(AGAIN_SECONDS)  # not in the database: the other node would wait for this one
+        version = await self._version()
+        for migration in self._migrations:
+            if migration.version > version:
+                for statement in migration.statements:
+                    if index := _INDEX.fullmatch(statement):
+                        await self._build_index(**index.groupdict(default=""))
+                break
+        await self._connection.execute(f"SELECT pg_advisory_unlock({_LOCK})")
+
+    async def _build_index(self, unique: str, name: str, table: str, rest: str) -> None:
+        for (part,) in await self._connection.fetch(_DIVIDED, table):
+            own = name if part == table else f"{part}_{name}"[:63]
+            complete = await self._connection.fetchval(_COMPLETE, own)
+            if complete is False:  # a node ended while it built this
+                await self._connection.execute(f"DROP INDEX CONCURRENTLY {own}", timeout=MIGRATION_SECONDS)
+            if not complete:
+                log.info("building an index", index=own)
+                build = f"CREATE {unique}INDEX CONCURRENTLY {own} ON {part} {rest}"
+                with contextlib.suppress(asyncpg.UndefinedColumnError, asyncpg.UndefinedTableError):
+                    # Else its column comes with the same migration, or the table was dropped.
+                    await self._connection.execute(build, timeout=MIGRATION_SECONDS)
+
     async def _apply_next(self) -> None:
         async with self._connection.transaction():
             await self._connection.execute(self._queries["lock_migrations"].sql, timeout=MIGRATION_SECONDS)
             version = await self._version()  # another node may have been first
             await self._connection.execute(
-                f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'"
+                f"SET LOCAL lock_timeout = {periods.LOCK_MILLISECONDS}; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'"
             )
             for migration in self._migrations:
                 if migration.version > version:
                     log.info("expanding the database", schema_version=version, to=migration.version)
                     await self._apply(migration)
                     return
+
+    # alone ------------------------------------------------------------------------------------------------------------
+
+    async def open_period(self) -> None:
+        """Open a period for tables that are too large to do so beside others, if there are none. Who connects meanwhile waits."""
+        if await self._version() > self._newest or not await periods.too_large(self._connection):
+            return
+        async with self._connection.transaction():
+            await self._connection.execute(self._queries["lock_schema"].sql, timeout=MIGRATION_SECONDS)
+            if not await self._connection.fetchval(self._queries["count_sessions"].sql):
+                log.info("opening a period: the tables are large, so this takes its time")
+                await periods.renew(self._connection, await self._connection.fetchval(self._queries["now"].sql, None))
 
     # instead of other nodes -------------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from chargehand.engine.moves import Change, Prune
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import RecordFilter
 from chargehand.engine.record import PutRecord
-from chargehand.engine.store import Old, OldJobs
 from chargehand.errors import (
     BadRequest,
     ChargehandError,
@@ -122,18 +121,20 @@ class PostgresStore(SharedStore):
         self._queries = load_queries("postgres")
         self._connect_seconds = OPEN_SECONDS
         self.schema_version = load_migrations("postgres")[-1].version
-        # One connection is for hints; of the others, half may commit and a quarter read lists, while the rest read what else there is.
-        writers, listers = max(1, (pool_size - 1) // 2), max(1, (pool_size - 1) // 4)
+        # One connection is for hints and one for periods, which may take long; of the others, half may commit and a quarter read
+        # lists, while the rest read what else there is.
+        writers, listers = max(1, (pool_size - 2) // 2), max(1, (pool_size - 2) // 4)
         self._writers = Connections(partial(self._connect, PLANNED_ONCE), writers)
         self._listers = Connections(partial(self._connect, READ_IN_ORDER), listers)
-        self._readers = Connections(self._connect, max(1, pool_size - 1 - writers - listers))
+        self._readers = Connections(self._connect, max(1, pool_size - 2 - writers - listers))
+        self._turning = Connections(self._connect, 1)
         self._group = GroupsByKind(lambda: Group(self._commit, group_size, _error, patience_seconds=PATIENCE_SECONDS))
         self._silent = Silent()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
-        cls, url: str, *, pool_size: int = 6, group_size: int = 256, clock: Callable[[], int] | None = None
+        cls, url: str, *, pool_size: int = 7, group_size: int = 256, clock: Callable[[], int] | None = None
     ) -> "PostgresStore":
         store = cls(url, clock, pool_size, group_size)
         try:
@@ -191,15 +192,13 @@ class PostgresStore(SharedStore):
                     raise
         raise AssertionError("unreachable")
 
-    async def prune(self, old: Old, limit: int) -> int:
-        if isinstance(old, OldJobs):
-            now, age = await self.now(), int(old.age_seconds * SECOND)
-            with translated():
-                async with self._readers.use() as connection:
-                    dropped = await periods.turn(connection, now, age)
-            if dropped:
-                await self.write(Prune((), age))  # the endpoints that nothing goes to any more
-        return await super().prune(old, limit)
+    async def turn_periods(self, age_seconds: float) -> None:
+        now, age = await self.now(), int(age_seconds * SECOND)
+        with translated():
+            async with self._turning.use() as connection:
+                dropped = await periods.turn(connection, now, age)
+        if dropped:
+            await self.write(Prune((), age))  # the endpoints that nothing goes to any more
 
     # reading ----------------------------------------------------------------------------------------------------------
 
@@ -294,4 +293,4 @@ class PostgresStore(SharedStore):
             each.restore()
 
     def _connections(self) -> tuple[Connections, ...]:
-        return self._writers, self._listers, self._readers
+        return self._writers, self._listers, self._readers, self._turning

@@ -372,12 +372,19 @@ SELECT t.id FROM settled t;
 -- name: lock_deliveries
 SELECT d.id FROM deliveries d WHERE d.job_id IN (SELECT i.value FROM {each ids as i}) ORDER BY d.id FOR UPDATE;
 
--- What is in a period goes with it; one by one go only those of the rest.
+-- What is in a period goes with it. One by one go those of the rest, and those whose period should have gone and did not.
 -- name: prunable_jobs
-SELECT j.id FROM jobs_over_rest j
-WHERE j.finished_at <= :now - :age AND j.prune_at IS NULL AND {part not_of_a_flow}
-  AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
-ORDER BY j.finished_at
+(SELECT j.id FROM jobs_over_rest j
+ WHERE j.finished_at <= :now - :age AND j.prune_at IS NULL AND {part not_of_a_flow}
+   AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+ ORDER BY j.finished_at
+ LIMIT :limit)
+UNION
+(SELECT j.id FROM jobs_over j
+ WHERE j.finished_at <= :now - :age - :age / 8 - 600000000 AND j.prune_at IS NULL AND {part not_of_a_flow}
+   AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.job_id = j.id AND d.state = 'pending')
+ ORDER BY j.finished_at
+ LIMIT :limit)
 LIMIT :limit;
 
 -- part: free_keys_of_gone
@@ -425,6 +432,10 @@ LOCK TABLE schema_migrations IN SHARE ROW EXCLUSIVE MODE;
 -- Waits a second for each to end: until then a commit under way may still happen.
 -- name: end_sessions
 SELECT a.pid, pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.application_name = {part session_name};
+
+-- name: count_sessions
+SELECT COUNT(*) FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.application_name = {part session_name};
 
 -- Two starts at once are no strangers to each other: a session is called ours from its first moment.
