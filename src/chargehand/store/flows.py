@@ -10,7 +10,19 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.engine.flow import CANCELLING, KIND, STEPS, CancelFlow, Edge, NewFlow, NewStep, On, Outcome
+from chargehand.engine.flow import (
+    CANCELLED_FLOW,
+    CANCELLING,
+    KIND,
+    SOON,
+    STEPS,
+    CancelFlow,
+    Edge,
+    NewFlow,
+    NewStep,
+    On,
+    Outcome,
+)
 from chargehand.engine.guard import EVERY_TENANT, Guard
 from chargehand.engine.job import NEVER, SECOND, Job, State
 from chargehand.engine.moves import Change, Moved, Submitted
@@ -251,6 +263,9 @@ def _ends(flows: Sequence[_Flow]) -> Asking[list[tuple[str, Change]]]:
     for row in (yield "stopped_steps", {"ids": ids}):
         stopped[row[0]].append(_Stopped(row[1], row[2], edges_from.decode(row[3]), Outcome(row[4]), row[5]))
     sizes = {row[0]: row[1] for row in (yield "count_steps", {"ids": ids})}
+    for flow in flows:
+        if flow.stage == CANCELLING:
+            yield "drop_record", {"kind": CANCELLED_FLOW, "tenant": "", "name": flow.id, "expected": None}
     return [(flow.id, _end(flow, sizes[flow.id], stopped[flow.id])) for flow in flows]
 
 
@@ -307,7 +322,12 @@ def closing(operation: CancelFlow) -> Change:
     return Change(guard, "advance", CANCELLING, level="warn", message=operation.message)
 
 
-def waiting_steps(operation: CancelFlow) -> Asking[list[Change]]:
+def waiting_steps(operation: CancelFlow, closed: Moved) -> Asking[list[Change]]:
+    """Return the changes that cancel them. What remains to be done is put on record, in case that the caller does not come to it."""
+    yield "put_record", {
+        "kind": CANCELLED_FLOW, "tenant": "", "name": operation.job_id, "body": b"", "expected": 0,
+        "due_at": closed.at + SOON,
+    }  # fmt: skip
     rows = yield "waiting_steps", {"job_id": operation.job_id}
     return [
         Change(_guard(step_id, kind), "cancel", error="cancelled", level="warn", message=operation.message)

@@ -55,7 +55,7 @@ async def _cancel(tx: Transaction, operation: CancelFlow) -> Moved | None:
     [closed] = await jobs.change_into(tx, [flows.closing(operation)], ended)
     if closed is None:
         return None
-    waiting = await tx.run(flows.waiting_steps(operation))
+    waiting = await tx.run(flows.waiting_steps(operation, closed))
     moved = [each for each in await jobs.change_into(tx, waiting, ended) if each is not None]
     following = await jobs.follow(tx, ended)
     return replace(closed, others=(*moved, *following.moved(operation.job_id)))

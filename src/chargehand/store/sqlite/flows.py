@@ -50,7 +50,7 @@ def _cancel(db: Session, operation: CancelFlow) -> Moved | None:
     [closed] = jobs.change_into(db, [flows.closing(operation)], ended)
     if closed is None:
         return None
-    waiting = db.run(flows.waiting_steps(operation))
+    waiting = db.run(flows.waiting_steps(operation, closed))
     moved = [each for each in jobs.change_into(db, waiting, ended) if each is not None]
     following = jobs.follow(db, ended)
     return replace(closed, others=(*moved, *following.moved(operation.job_id)))
