@@ -63,3 +63,23 @@ async def test_a_machine_is_installed_then_tried_then_reported_on(store_url: str
                 assert (flow["state"], flow["counts"]) == ("succeeded", {"succeeded": 3})
         asked = [decode(seen.body) for seen in target.seen if seen.path == "/api/generate"][-1]
         assert asked["prompt"] == f"{SERIAL} runs {RECIPE['oci_url']} and burnt in at 71 degrees. Why?"
+
+
+async def test_a_machine_waits_for_steps_then_for_its_queue(store_url: str, tmp_path: Path) -> None:
+    first = {"name": "first", "door": "engine", "body": {"queue": "q", "payload": None}}
+    async with lab(store_url, tmp_path) as room:
+        await room.register(SERIAL)
+        queue = f"/engine/queues/provision/{SERIAL}"
+        (await room.api.call("PUT", queue, {"paused": True})).good()
+        flow = {"steps": [first, STEPS[0] | {"after": ["first"]}]}
+        flow_id = (await room.api.post("/engine/flows", flow)).good(202)["job_id"]
+        job_id = (await room.api.get(f"/engine/flows/{flow_id}")).good()["steps"][1]["job_id"]
+
+        async def why() -> Any:
+            [listed] = (await room.api.get("/api/v1/jobs")).good()["jobs"]
+            assert listed["waiting_for"] == (await room.job(job_id))["waiting_for"]
+            return listed["waiting_for"]
+
+        assert await why() == "steps"
+        (await room.api.move(await room.api.claim(), "succeed", result=1)).good()
+        assert await why() == "queue paused"

@@ -15,6 +15,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.flow import KIND, NewFlow, NewStep, On
 from chargehand.engine.flows import Flows
 from chargehand.engine.graph import AskedStep, Graph
+from chargehand.engine.held import held
 from chargehand.engine.job import Job, NewJob, State
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter, StepFilter
@@ -241,7 +242,9 @@ class FlowsApi:
         found = await reads.list_steps(StepFilter(flow.id, first, limit + 1, counted=True))
         readable = self._kinds.readable(req.caller)
         doors = {door.kind: name for name, door in self._doors.items()}
-        return flow_view(flow, found.steps, limit, found.counts, await reads.now(), doors, readable)
+        now = await reads.now()
+        why = await held(reads, [step.job for step in found.steps if step.job.kind in readable], now)
+        return flow_view(flow, found.steps, limit, found.counts, now, doors, readable, why)
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
         after = query(req, EventsQuery).after
