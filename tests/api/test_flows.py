@@ -72,6 +72,22 @@ async def test_a_step_that_takes_over_what_no_result_has_fails_with_a_sentence_t
     assert (step["state"], step["error"]) == ("failed", "{{a.host.port}}: the result of step 'a' has no host.port")
 
 
+async def test_of_steps_that_did_not_succeed_or_still_run_there_is_null_and_no_text(api: Api) -> None:
+    payload = {
+        "ran": "{{a.x}}",
+        "runs": "{{b.x}}",
+        "whole": "{{b}}",
+        "failed": "{{c.x}}",
+        "text": "<{{a.x}}{{b.x}}{{c.x}}>",
+    }
+    await submit(api, a_step("a"), a_step("b"), a_step("c"), a_step("d", "a", "b", "c", payload=payload, need="any"))
+    job = await api.claim(queues=["c"])
+    (await api.move(job, "fail", error="no")).good()
+    await succeed(api, "a", {"x": 1})
+    taken = {"ran": 1, "runs": None, "whole": None, "failed": None, "text": "<1>"}
+    assert (await api.claim(queues=["d"]))["payload"] == taken
+
+
 @pytest.mark.parametrize(
     ("steps", "field", "says"),
     [
