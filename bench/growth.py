@@ -22,6 +22,7 @@ from chargehand.store.postgres.connecting import Connection as Connected
 
 CALLS = 100  # of one after another
 PRUNED = 1_000  # jobs
+AT_LONGEST = 20.0  # seconds: of one run, should a call take long
 A_DAY = 86_400.0  # seconds: a bound that no run should meet
 AT_MOST = Target("≤", 1.5)
 
@@ -91,7 +92,7 @@ async def _taken(bench: Bench, urls: dict[str, str], works: Works) -> dict[str, 
                 for (name, server), samples in zip(servers, runs[what], strict=True):
                     async with connected(server.url, connections) as opened:
                         count = CALLS if connections == 1 else int(bench.scale.few * 0.4)
-                        sample = await server.run(opened, does, count=count)
+                        sample = await server.run(opened, does, count=count, seconds=AT_LONGEST)
                     if turn:  # the first warms up
                         samples.append(bench.said(f"{what}, {name}", sample))
     return runs
