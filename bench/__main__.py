@@ -18,6 +18,7 @@ from bench.bench import FULL, QUICK, Bench
 from bench.codeq_stream import codeq_stream
 from bench.deliveries import deliveries
 from bench.flows import flows
+from bench.flows_many import flows_many
 from bench.growth import bloat, growth
 from bench.inference import back, inference_jobs, passthrough, swaps
 from bench.jobs import accept, claim, cycle
@@ -37,6 +38,7 @@ class Name(StrEnum):
     CYCLE = "cycle"
     CLAIM = "claim"
     FLOWS = "flows"
+    FLOWS_MANY = "flows-many"
     DELIVERIES = "deliveries"
     WAITERS = "waiters"
     PASSTHROUGH = "passthrough"
@@ -69,6 +71,7 @@ MEASUREMENTS: dict[Name, Callable[[Bench], AsyncIterator[Row]]] = {
     Name.CYCLE: cycle,
     Name.CLAIM: claim,
     Name.FLOWS: flows,
+    Name.FLOWS_MANY: flows_many,
     Name.DELIVERIES: deliveries,
     Name.WAITERS: waiters,
     Name.PASSTHROUGH: passthrough,

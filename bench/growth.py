@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack
 from statistics import median
 
@@ -16,17 +16,21 @@ from bench.jobs import CONNECTIONS
 from bench.report import Row, Sample, Target, megabytes
 from bench.stores import postgres_stores
 from chargehand.engine.job import SECOND
-from chargehand.engine.store import OldJobs
+from chargehand.engine.store import OldJobs, OldPeriods
 from chargehand.store import open_store
 from chargehand.store.postgres.connecting import Connection as Connected
 
 CALLS = 100  # of one after another
 PRUNED = 1_000  # jobs
+AT_LONGEST = 20.0  # seconds: of one run, should a call take long
 A_DAY = 86_400.0  # seconds: a bound that no run should meet
 AT_MOST = Target("≤", 1.5)
 
 
-def _get(path: str) -> Work:
+Works = Mapping[str, tuple[int, Work]]  # on so many connections
+
+
+def get(path: str) -> Work:
     asked = request("GET", path)
 
     async def get(connection: Connection) -> None:
@@ -39,17 +43,17 @@ _WORKS = {
     "submit": (CONNECTIONS, work.submit),
     "claim and finish": (CONNECTIONS, work.claim_and_succeed),
     "claim and finish, alone": (1, work.claim_and_succeed),
-    "list of jobs": (1, _get("/engine/jobs?limit=50")),
-    "list of failed jobs": (1, _get("/engine/jobs?limit=50&state=failed")),
-    "list of finished jobs": (1, _get("/engine/jobs?limit=50&state=succeeded")),
-    "list of queued jobs": (1, _get("/engine/jobs?limit=50&state=queued")),
-    "list of running jobs": (1, _get("/engine/jobs?limit=50&state=running")),
-    "list of a queue's jobs": (1, _get("/engine/jobs?limit=50&queue=bench")),
-    "list of a day's jobs": (1, _get(f"/engine/jobs?limit=50&since={grown.days_ago(3)}&until={grown.days_ago(2)}")),
-    "dead deliveries": (1, _get("/engine/deliveries?limit=50&state=dead")),
-    "queues": (1, _get("/engine/queues")),
-    "metrics": (1, _get("/metrics")),
-    "console": (1, _get("/engine/overview")),
+    "list of jobs": (1, get("/engine/jobs?limit=50")),
+    "list of failed jobs": (1, get("/engine/jobs?limit=50&state=failed")),
+    "list of finished jobs": (1, get("/engine/jobs?limit=50&state=succeeded")),
+    "list of queued jobs": (1, get("/engine/jobs?limit=50&state=queued")),
+    "list of running jobs": (1, get("/engine/jobs?limit=50&state=running")),
+    "list of a queue's jobs": (1, get("/engine/jobs?limit=50&queue=bench")),
+    "list of a day's jobs": (1, get(f"/engine/jobs?limit=50&since={grown.days_ago(3)}&until={grown.days_ago(2)}")),
+    "dead deliveries": (1, get("/engine/deliveries?limit=50&state=dead")),
+    "queues": (1, get("/engine/queues")),
+    "metrics": (1, get("/metrics")),
+    "console": (1, get("/engine/overview")),
 }
 
 
@@ -57,33 +61,38 @@ async def growth(bench: Bench) -> AsyncIterator[Row]:
     """An old and large database beside an empty one: they take turns."""
     with postgres_stores(bench.kept) as stores:
         urls = {"empty": await grown.empty(bench, stores), "grown": await grown.grown(bench, stores)}
-        for what, (measured, baseline) in (await _compared(Bench(stores, bench.scale, bench.say), urls)).items():
-            yield Row(
-                measurement=f"{what}, grown / empty",
-                value=median(s.p50 * 1e3 for s in measured),
-                unit="ms",
-                baseline=median(s.p50 * 1e3 for s in baseline),
-                ratio=median(s.p50 / b.p50 for s, b in zip(measured, baseline, strict=True)),
-                target=AT_MOST,
-                samples={"measured": measured, "baseline": baseline},
-            )
+        async for row in compared(Bench(stores, bench.scale, bench.say), urls, _WORKS):
+            yield row
         async for row in _pruned(urls):
             yield row
 
 
-async def _compared(bench: Bench, urls: dict[str, str]) -> dict[str, tuple[list[Sample], list[Sample]]]:
-    runs: dict[str, tuple[list[Sample], list[Sample]]] = {what: ([], []) for what in _WORKS}
+async def compared(bench: Bench, urls: dict[str, str], works: Works) -> AsyncIterator[Row]:
+    for what, (measured, baseline) in (await _taken(bench, urls, works)).items():
+        yield Row(
+            measurement=f"{what}, grown / empty",
+            value=median(s.p50 * 1e3 for s in measured),
+            unit="ms",
+            baseline=median(s.p50 * 1e3 for s in baseline),
+            ratio=median(s.p50 / b.p50 for s, b in zip(measured, baseline, strict=True)),
+            target=AT_MOST,
+            samples={"measured": measured, "baseline": baseline},
+        )
+
+
+async def _taken(bench: Bench, urls: dict[str, str], works: Works) -> dict[str, tuple[list[Sample], list[Sample]]]:
+    runs: dict[str, tuple[list[Sample], list[Sample]]] = {what: ([], []) for what in works}
     async with AsyncExitStack() as stack:
         servers = [
             (name, await stack.enter_async_context(bench.server(urls[name], retention__finished_seconds=0)))
             for name in ("grown", "empty")
         ]
         for turn in range(bench.scale.rounds + 1):
-            for what, (connections, does) in _WORKS.items():
+            for what, (connections, does) in works.items():
                 for (name, server), samples in zip(servers, runs[what], strict=True):
                     async with connected(server.url, connections) as opened:
                         count = CALLS if connections == 1 else int(bench.scale.few * 0.4)
-                        sample = await server.run(opened, does, count=count)
+                        sample = await server.run(opened, does, count=count, seconds=AT_LONGEST)
                     if turn:  # the first warms up
                         samples.append(bench.said(f"{what}, {name}", sample))
     return runs
@@ -110,7 +119,7 @@ async def _prune(url: str) -> dict[str, float]:
     old = OldJobs(grown.LIFE / SECOND)
     connection = await asyncpg.connect(url)
     reading = asyncio.create_task(_longest_read(connection))
-    dropping = await _seconds(store.turn_periods(old.age_seconds))
+    dropping = await _seconds(store.prune(OldPeriods(old.age_seconds), 1))
     reading.cancel()
     longest = await reading
     await connection.close()

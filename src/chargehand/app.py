@@ -169,6 +169,7 @@ class Server:
         certificate = Chore("certificate", CERTIFICATE_SECONDS, self.http.refresh_certificate)
         return [
             *engine_chores(self.engine, self.config),
+            *self._flows.chores(),
             *self.files.chores(self.config.retention.interval_seconds),
             *self.console.chores(),
             *([certificate] if self.config.server.tls_certificate else []),

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from chargehand.app import Server
-from tests.api.serving import Api
+from chargehand.engine.queue import Queue
+from tests.api.serving import Api, until
 from tests.webhooks.receiver import Receiver
 
 
@@ -72,6 +73,22 @@ async def test_a_step_that_takes_over_what_no_result_has_fails_with_a_sentence_t
     assert (step["state"], step["error"]) == ("failed", "{{a.host.port}}: the result of step 'a' has no host.port")
 
 
+async def test_of_steps_that_did_not_succeed_or_still_run_there_is_null_and_no_text(api: Api) -> None:
+    payload = {
+        "ran": "{{a.x}}",
+        "runs": "{{b.x}}",
+        "whole": "{{b}}",
+        "failed": "{{c.x}}",
+        "text": "<{{a.x}}{{b.x}}{{c.x}}>",
+    }
+    await submit(api, a_step("a"), a_step("b"), a_step("c"), a_step("d", "a", "b", "c", payload=payload, need="any"))
+    job = await api.claim(queues=["c"])
+    (await api.move(job, "fail", error="no")).good()
+    await succeed(api, "a", {"x": 1})
+    taken = {"ran": 1, "runs": None, "whole": None, "failed": None, "text": "<1>"}
+    assert (await api.claim(queues=["d"]))["payload"] == taken
+
+
 @pytest.mark.parametrize(
     ("steps", "field", "says"),
     [
@@ -123,6 +140,55 @@ async def test_a_waiting_step_shows_what_it_waits_for_and_no_due_time(api: Api) 
     assert (job["state"], job["waiting_for"], job["run_at"]) == ("queued", "steps", None)
     assert (job["flow"], job["step"]) == (flow_id, 1)
     assert (step["state"], step["waiting_for"]) == ("waiting", "steps")
+
+
+async def test_a_step_says_what_holds_its_queue_once_no_other_step_does(api: Api) -> None:
+    flow_id = await submit(api, a_step("a"), a_step("b", "a"))
+    for queue in ("a", "b"):
+        (await api.call("PUT", f"/engine/queues/job/{queue}", {"paused": True})).good()
+    assert await waits_for(api, flow_id) == ["queue paused", "steps"]
+    (await api.call("PUT", "/engine/queues/job/a", {"paused": False})).good()
+    await succeed(api, "a")
+    assert await waits_for(api, flow_id) == [None, "queue paused"]
+    (await api.call("PUT", "/engine/queues/job/b", {"max_running": 1})).good()
+    await api.submit(queue="b", priority=9)
+    await api.claim(queues=["b"])
+    assert await waits_for(api, flow_id) == [None, "limit: 1 of this queue at once"]
+
+
+async def waits_for(api: Api, flow_id: str) -> list[str | None]:
+    """What the flow says of its steps, which is what is said of the jobs."""
+    steps = (await flow_of(api, flow_id))["steps"]
+    assert [(await api.job(step["job_id"]))["waiting_for"] for step in steps] == [step["waiting_for"] for step in steps]
+    return [step["waiting_for"] for step in steps]
+
+
+async def test_a_step_for_a_model_waits_for_steps_then_for_its_queue_then_for_a_target(
+    api: Api, server: Server
+) -> None:
+    ask = {"name": "ask", "door": "inference", "body": {"model": "m", "prompt": "Why?"}, "after": ["a"]}
+    flow_id = await submit(api, a_step("a"), ask)
+    job_id = (await flow_of(api, flow_id))["steps"][1]["job_id"]
+
+    async def why() -> tuple[str, str]:
+        job, listed = (await api.get(f"/jobs/{job_id}")).good(), (await api.get("/jobs")).good()["jobs"]
+        assert [job["waiting_for"]] == [each["waiting_for"] for each in listed if each["id"] == job_id]
+        return job["waiting_for"], job["waiting"]
+
+    (await api.post("/jobs", {"model": "m", "prompt": "Who?"})).good(202)
+    assert await server.engine.claim((Queue("inference", "default", "m"),), "a target", 60)
+    (await api.call("PUT", "/engine/queues/inference/m", {"max_running": 1})).good()
+    assert await why() == ("steps", "waits for other steps of its flow")
+    await succeed(api, "a")
+    assert await why() == ("queue", "limit: 1 of this queue at once")
+    (await api.call("PUT", "/engine/queues/inference/m", {"paused": True})).good()
+    assert await why() == ("queue", "an operator has paused its queue")
+    (await api.call("PUT", "/engine/queues/inference/m", {"paused": False})).good()
+
+    async def waits_for_a_target() -> bool:  # once the scheduler has seen that the queue goes on
+        return (await why())[0] == "target"
+
+    await until(waits_for_a_target)
 
 
 async def test_steps_come_in_pages(api: Api) -> None:

@@ -135,7 +135,7 @@ async def test_every_door_and_part_returns_its_chores_and_their_names_are_unique
     async with serving(store_url, settings) as server, talking(server) as api:
         names = [chore.name for chore in server.chores()]
         assert len(set(names)) == len(names)
-        parts = {"due jobs", "old deliveries", "orphaned files", "last hour"}
+        parts = {"due jobs", "old deliveries", "cancelled flows", "orphaned files", "last hour"}
         doors = {
             "old uploads",
             "topics",

@@ -1,4 +1,5 @@
-"""Servers are killed while flows run: none is lost or doubled, and each ends as a model says.
+"""Servers are killed while flows run: none is lost or doubled, and each ends as a model says. Some are cancelled, some that failed
+are tried again, and some of their steps are tasks.
 
 CHARGEHAND_CHAOS_ROUNDS says how often, CHARGEHAND_CHAOS_SEED repeats a run's random choices (a failure prints its seed).
 """
@@ -8,6 +9,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +24,10 @@ from .server import Server, eventually
 
 ROUNDS = int(os.environ.get("CHARGEHAND_CHAOS_ROUNDS", "2"))
 PRODUCERS, WORKERS = 3, 8
-MOST = 15 * ROUNDS  # flows of a producer: on a slow machine a round takes long
+MOST = 15 * ROUNDS  # flows of a producer; then they come slowly, for on a slow machine a round takes long
+SLOWLY_SECONDS = 1.0
+FAILS = 0.2  # how likely a step does
+TASKS = "/v1/codeq/tasks"
 SETTLE_SECONDS = 90.0
 
 pytestmark = [
@@ -32,12 +37,27 @@ pytestmark = [
 ]
 
 
+@dataclass
+class Sent:
+    """A flow that was acknowledged, and how it must end."""
+
+    key: str
+    body: dict[str, Any]
+    model: Model
+    ends: Counter[str]  # of its steps
+    mended: Model | None  # how it ends if it is tried again
+    cancelled: bool | None = False  # None: perhaps
+    tried_again: bool = False
+
+
 class Load:
     """Producers of random flows, and workers who do what the payload says: succeed or fail."""
 
     def __init__(self, nodes: Sequence[str], random: Random) -> None:
-        self.flows: dict[str, tuple[str, dict[str, Any], Model]] = {}  # id -> its key, its body, and how it must end
+        self.flows: dict[str, Sent] = {}
         self.wrong: list[Any] = []  # payloads with another result than that of the step before
+        self._mended: set[str] = set()  # keys of flows whose steps succeed now
+        self._retrying: set[asyncio.Task[None]] = set()
         self._nodes = nodes
         self._random = random
         self._producing = True
@@ -46,8 +66,9 @@ class Load:
     async def running(self) -> AsyncIterator[None]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=2, sock_read=5)
         async with aiohttp.ClientSession(timeout=timeout) as self._http, asyncio.TaskGroup() as group:
+            self._group = group
             producers = [group.create_task(self._produce(number)) for number in range(PRODUCERS)]
-            workers = [group.create_task(self._work()) for _ in range(WORKERS)]
+            workers = [group.create_task(work()) for work in [self._work, self._work_on_tasks] * (WORKERS // 2)]
             yield
             self._producing = False
             await asyncio.gather(*producers)
@@ -58,43 +79,80 @@ class Load:
     async def insist(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
         """Send the request until there is an answer that says whether it was carried out."""
         while True:
-            url = f"{self._random.choice(self._nodes)}{path}"
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                async with self._http.request(method, url, json=body, headers=headers) as response:
-                    if response.status < 500:
-                        data = await response.read()
-                        return response.status, msgspec.json.decode(data) if data else None
+            if (answer := await self._once(method, path, body, headers)) is not None:
+                return answer
             await asyncio.sleep(self._random.uniform(0.01, 0.1))
+
+    async def _once(self, method: str, path: str, body: object, headers: dict[str, str]) -> tuple[int, Any] | None:
+        url = f"{self._random.choice(self._nodes)}{path}"
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with self._http.request(method, url, json=body, headers=headers) as response:
+                data = await response.read()
+                if response.status < 500:
+                    return response.status, msgspec.json.decode(data) if data else None
+        return None
 
     async def _produce(self, number: int) -> None:
         turn = 0
-        while self._producing and turn < MOST:
+        while self._producing:
             turn += 1
             key = f"{number}/{turn}"
-            body, model = self._flow(key)
-            status, said = await self.insist("POST", "/engine/flows", body, **{"Idempotency-Key": key})
+            sent = self._flow(key)
+            status, said = await self.insist("POST", "/engine/flows", sent.body, **{"Idempotency-Key": key})
             assert status == 202, said
-            self.flows[said["job_id"]] = key, body, model
-            await asyncio.sleep(self._random.uniform(0, 0.3))
+            self.flows[said["job_id"]] = sent
+            await asyncio.sleep(self._random.uniform(0, 0.3) if turn < MOST else SLOWLY_SECONDS)
+            if turn % 5 == 1:  # also the first of each
+                await self._cancel(said["job_id"], sent)
+            elif sent.mended is not None:
+                retry = self._group.create_task(self._retry(said["job_id"], sent, sent.mended))
+                self._retrying.add(retry)
+                retry.add_done_callback(self._retrying.discard)
 
-    def _flow(self, key: str) -> tuple[dict[str, Any], Model]:
+    async def _cancel(self, flow_id: str, sent: Sent) -> None:
+        """Cancel it, or ask for that once and do not care for the answer: then the servers must come to it by themselves."""
+        path, sent.cancelled = f"/engine/flows/{flow_id}/cancel", None
+        if self._random.random() < 0.5:
+            await self._once("POST", path, None, {})
+        else:
+            status, said = await self.insist("POST", path)
+            assert status in (200, 409), said
+            sent.cancelled = status == 200
+
+    async def _retry(self, flow_id: str, sent: Sent, mended: Model) -> None:
+        async def failed() -> bool:
+            return bool((await self.insist("GET", f"/engine/flows/{flow_id}/wait?seconds=1"))[1]["state"] == "failed")
+
+        await eventually(failed, SETTLE_SECONDS, f"flow {flow_id} has failed")
+        self._mended.add(sent.key)
+        status, said = await self.insist("POST", f"/engine/flows/{flow_id}/retry", {})
+        assert status in (200, 409), said  # 409: it was carried out, and the answer was lost
+        sent.model, sent.tried_again = mended, True
+
+    def _flow(self, key: str) -> Sent:
         graph, need_any = random_graph(self._random)
-        fails = {name for name in graph if self._random.random() < 0.2}
+        fails = {name for name in graph if self._random.random() < FAILS}
         steps = [
             {
                 "name": name,
-                "door": "engine",
-                "body": {
-                    "queue": "steps",
-                    "payload": self._payload(key, name, after, fails, need_any),
-                    "max_attempts": 1000,
-                },
+                **self._at_a_door(self._payload(key, name, after, fails, need_any)),
                 "after": [{"step": step, "on": on} for step, on in (each.split(":") for each in after)],
                 "need": "any" if name in need_any else "all",
             }
             for name, after in graph.items()
         ]
-        return {"steps": steps}, _ended(Model(graph, need_any), fails)
+        model, ends, mended = _ended(Model(graph, need_any), fails), Counter(list(graph)), None
+        if model.state == "failed" and self._random.random() < 0.5:
+            mended = Model(graph, need_any)
+            mended.states = dict(model.states)
+            ends.update(mended.again())
+            _ended(mended, set())
+        return Sent(key, {"steps": steps}, model, ends, mended)
+
+    def _at_a_door(self, payload: dict[str, Any]) -> dict[str, Any]:
+        if self._random.random() < 0.4:
+            return {"door": "tasks", "body": {"command": "steps", "payload": payload, "maxAttempts": 1000}}
+        return {"door": "engine", "body": {"queue": "steps", "payload": payload, "max_attempts": 1000}}
 
     def _payload(
         self, key: str, name: str, after: Sequence[str], fails: set[str], need_any: list[str]
@@ -116,19 +174,39 @@ class Load:
             for job in said["jobs"] if status == 200 else ():
                 await self._do(job)
 
+    async def _work_on_tasks(self) -> None:
+        while True:
+            claim = {"commands": ["steps"], "waitSeconds": 1, "leaseSeconds": 2}
+            status, task = await self.insist("POST", f"{TASKS}/claim", claim)
+            if status == 200:
+                end: dict[str, Any] = {"lease": task["lease"]}
+                if (result := self._worked(msgspec.json.decode(task["payload"]))) is None:
+                    end |= {"status": "FAILED", "error": "it was to fail"}
+                else:
+                    end |= {"status": "COMPLETED", "result": result}
+                await self.insist("POST", f"{TASKS}/{task['id']}/result", end)
+
     async def _do(self, job: dict[str, Any]) -> None:
-        payload, path = job["payload"], f"/engine/jobs/{job['id']}"
+        path, lease = f"/engine/jobs/{job['id']}", {"lease": job["lease"]}
+        if (result := self._worked(job["payload"])) is None:
+            await self.insist("POST", f"{path}/fail", {**lease, "error": "it was to fail"})
+        else:
+            await self.insist("POST", f"{path}/succeed", {**lease, "result": result})
+
+    def _worked(self, payload: dict[str, Any]) -> dict[str, str] | None:
+        """Return the result of a step; None: it fails."""
         if any(result != f"{payload['key']} {step}" for step, result in payload["taken"].items()):
             self.wrong.append(payload)
-        if payload["fails"]:
-            await self.insist("POST", f"{path}/fail", {"lease": job["lease"], "error": "it was to fail"})
-        else:
-            result = {"done": f"{payload['key']} {payload['name']}"}
-            await self.insist("POST", f"{path}/succeed", {"lease": job["lease"], "result": result})
+        if payload["fails"] and payload["key"] not in self._mended:
+            return None
+        return {"done": f"{payload['key']} {payload['name']}"}
+
+    async def some_run(self) -> bool:
+        status, said = await self.insist("GET", "/engine/flows?state=running&limit=1")
+        return status == 200 and bool(said["jobs"])
 
     async def _all_ended(self) -> bool:
-        status, said = await self.insist("GET", "/engine/flows?state=running&limit=1")
-        return status == 200 and not said["jobs"]
+        return not self._retrying and not await self.some_run()
 
     # the proof
 
@@ -152,19 +230,25 @@ class Load:
         return ids
 
     async def _prove_flow(self, flow_id: str) -> None:
-        key, body, model = self.flows[flow_id]
+        sent = self.flows[flow_id]
         _, flow = await self.insist("GET", f"/engine/flows/{flow_id}")
-        assert {step["name"]: step["state"] for step in flow["steps"]} == model.states, body
-        assert (flow["state"], flow["idempotency_key"]) == (model.state, key), body
+        states = {step["name"]: step["state"] for step in flow["steps"]}
+        if sent.cancelled is None:
+            sent.cancelled = flow["state"] == "cancelled"
+        if sent.cancelled:  # each step ended before that as it would have, or was cancelled
+            assert all(states[name] in (state, "cancelled") for name, state in sent.model.states.items()), sent
+            assert (flow["state"], flow["idempotency_key"]) == ("cancelled", sent.key), sent
+        else:
+            assert states == sent.model.states, sent
+            assert (flow["state"], flow["idempotency_key"]) == (sent.model.state, sent.key), sent
         _, log = await self.insist("GET", f"/engine/flows/{flow_id}/events")
         told = Counter(event["step"] for event in log["events"] if event["move"] == "note")
-        assert told == Counter(list(model.states)), body  # each step ended once
+        ends = sent.ends if sent.tried_again else Counter(list(states))
+        assert told == ends, sent
         for step in flow["steps"]:
             _, events = await self.insist("GET", f"/engine/jobs/{step['job_id']}/events")
-            ends = [
-                event["move"] for event in events["events"] if event["state"] in ("succeeded", "failed", "cancelled")
-            ]
-            assert len(ends) == 1, events
+            over = [event for event in events["events"] if event["state"] in ("succeeded", "failed", "cancelled")]
+            assert len([event for event in over if event["move"] != "note"]) == ends[step["name"]], events
 
 
 def _ended(model: Model, fails: set[str]) -> Model:
@@ -181,12 +265,16 @@ async def _survive(servers: Sequence[Server], random: Random) -> None:
         for _ in range(ROUNDS):
             await asyncio.sleep(random.uniform(0.3, 1.5))
             server = random.choice(servers)
+            await eventually(load.some_run, SETTLE_SECONDS, "flows run")
             await server.kill()
             await server.start()
         for server in servers:
             await server.ready()
-    assert load.flows
     await load.prove()
+    cancelled = sum(bool(each.cancelled) for each in load.flows.values())
+    again = sum(each.tried_again for each in load.flows.values())
+    assert load.flows
+    print(f"{len(load.flows)} flows: {cancelled} cancelled, {again} tried again")
 
 
 async def test_a_server_on_sqlite_that_is_killed_while_flows_run_loses_and_doubles_nothing(

@@ -60,7 +60,8 @@ class Model:
         takers = [child for child, after in self.graph.items() if {f"{name}:failed", f"{name}:finished"} & set(after)]
         return any(self.states[child] != "skipped" for child in takers)
 
-    def again(self) -> None:
+    def again(self) -> list[str]:
+        """Start what did not succeed again, and all after it; return those steps."""
         self.states = {name: state if state == "succeeded" else "waiting" for name, state in self.states.items()}
         changed = True
         while changed:
@@ -69,7 +70,9 @@ class Model:
             }
             changed = any(self.states[name] != "waiting" for name in after)
             self.states |= dict.fromkeys(after, "waiting")
+        waiting = [name for name, state in self.states.items() if state == "waiting"]
         self.settle()
+        return [name for name in waiting if self.states[name] != "skipped"]  # the others stay as they were
 
 
 def random_graph(random: Random) -> tuple[Graph, list[str]]:

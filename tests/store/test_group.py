@@ -137,6 +137,19 @@ async def test_a_caller_behind_a_commit_that_fails_late_waits_no_longer_than_oth
     never.set()
 
 
+async def test_callers_wait_for_a_long_commit_as_long_as_the_store_answers() -> None:
+    async def commit(operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
+        for _ in range(8):
+            too_late = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.2, too_late.set_result, None)
+            await too_late
+            group.heard()
+        return [Submitted("long", True, None) for _ in operations]
+
+    group = Group(commit, size=1, patience_seconds=1.0)
+    assert [type(answer) for answer in await outcomes(group, "long")] == [Submitted]
+
+
 async def test_a_group_is_bounded_in_bytes_too() -> None:
     ledger = Ledger()
     group = Group(ledger.commit, size=100)

@@ -14,7 +14,7 @@ from chargehand.engine.ids import UlidMaker, first_id_at
 from chargehand.engine.job import FINAL, SECOND, State
 from chargehand.engine.moves import Change
 from chargehand.engine.reads import DeliveryFilter, EndpointFilter, FileFilter
-from chargehand.engine.store import OldJobs, Store
+from chargehand.engine.store import OldJobs, OldPeriods, Store
 from chargehand.errors import StoreError
 from chargehand.store.postgres import periods
 from chargehand.store.postgres.connecting import Connection
@@ -73,7 +73,7 @@ class Shop:
 
     async def turn(self) -> int:
         """Do what the two chores do; return how many jobs were removed one by one."""
-        await self.store.turn_periods(LIFE)
+        await self.store.prune(OldPeriods(LIFE), 1)
         return await self.store.prune(OLD, 10)
 
     async def rows(self, table: str, column: str = "job_id") -> set[str]:
@@ -94,7 +94,7 @@ class Shop:
 @pytest.fixture
 async def shop(postgres_url: str, clock: Clock) -> AsyncIterator[Shop]:
     async with opened(postgres_url, clock) as store:
-        await store.turn_periods(LIFE)  # opens the first period, a minute from now, and the one after it
+        await store.prune(OldPeriods(LIFE), 1)  # opens the first period, a minute from now, and the one after it
         clock.advance(61)
         yield Shop(store, postgres_url, clock)
 
@@ -237,7 +237,7 @@ async def test_a_turn_that_was_broken_off_is_completed_by_the_next(shop: Shop) -
 async def test_two_nodes_make_and_drop_one_period_together(postgres_url: str, clock: Clock) -> None:
     async with opened(postgres_url, clock) as one, opened(postgres_url, clock) as other:
         for _ in range(3):
-            await asyncio.gather(one.turn_periods(LIFE), other.turn_periods(LIFE))
+            await asyncio.gather(one.prune(OldPeriods(LIFE), 1), other.prune(OldPeriods(LIFE), 1))
             assert len(await sql(postgres_url, "SELECT 1 FROM periods")) == 2
             clock.advance(10 * LIFE)
 
@@ -360,7 +360,7 @@ async def test_a_table_that_is_too_large_is_divided_at_a_start_where_no_other_no
         job_id = await shop.finished()
         monkeypatch.setattr(periods, "MOST_SCANNED", 0)
         with pytest.raises(StoreError, match="jobs_over_rest is too large"):
-            await store.turn_periods(LIFE)
+            await store.prune(OldPeriods(LIFE), 1)
         async with opened(postgres_url, clock):
             assert await sql(postgres_url, "SELECT 1 FROM periods") == []  # another node would wait for it
         clock.advance(LIFE + 1)
@@ -476,7 +476,7 @@ async def test_jobs_are_removed_one_by_one_while_no_period_can_be_dropped(shop: 
         await reader.execute("SELECT 1 FROM jobs")
         shop.clock.advance(LIFE / 8)
         with pytest.raises(StoreError, match="lock timeout"):
-            await shop.store.turn_periods(LIFE)
+            await shop.store.prune(OldPeriods(LIFE), 1)
         assert await shop.store.prune(OLD, 10) == 1
         assert await shop.store.get_job(job_id) is None
         assert await shop.rows("job_keys") == set()
@@ -488,7 +488,7 @@ async def test_the_store_is_ready_while_a_turn_takes_long(postgres_url: str, clo
         holder, watcher = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
         async with holder.transaction():
             await holder.execute("LOCK TABLE periods IN ACCESS EXCLUSIVE MODE")
-            turning = asyncio.create_task(store.turn_periods(LIFE))
+            turning = asyncio.create_task(store.prune(OldPeriods(LIFE), 1))
             await until_held_up(watcher, turning)
             await store.check()
             assert not turning.done()

@@ -9,7 +9,7 @@ import asyncpg
 from chargehand.engine.ids import made_at
 from chargehand.engine.job import SECOND
 from chargehand.engine.records import Records
-from chargehand.engine.store import Store
+from chargehand.engine.store import OldPeriods, Store
 from chargehand.http.terms import Terms, tell
 from chargehand.store.postgres import periods
 from chargehand.store.postgres.store import PostgresStore
@@ -55,7 +55,7 @@ async def before_its_period_ends(postgres_url: str, life: int) -> AsyncIterator[
     clock.advance(-life / periods.IN_A_LIFE / 2)
     async with opened(postgres_url, clock=clock) as store:
         await tell(Records(store), "job", Terms(1, 1000, "}"))
-        await store.turn_periods(life)
+        await store.prune(OldPeriods(life), 1)
         yield store, clock, connection
     await connection.close()
 
@@ -73,7 +73,7 @@ async def test_periods_are_made_and_dropped_beside_an_open_transaction_and_its_j
             assert first <= job_id < until
             while clock.now < end:
                 clock.advance(1800)
-                await store.turn_periods(life)
+                await store.prune(OldPeriods(life), 1)
             assert await sql(postgres_url, f"SELECT 1 FROM periods WHERE first_id = '{first}'") == []
         assert await sql(postgres_url, f"SELECT to_regclass('{periods.Period(first, until).of('job_payloads')}')") == [
             (None,)

@@ -24,7 +24,10 @@ class StepView(msgspec.Struct):
     door: str
     state: Annotated[str, msgspec.Meta(description="waiting, queued, running, succeeded, failed, cancelled or skipped")]
     stage: str
-    waiting_for: Annotated[str | None, msgspec.Meta(description="`steps`, or what else a queued job waits for")]
+    waiting_for: Annotated[
+        str | None,
+        msgspec.Meta(description="`steps`, or what else a queued job waits for: also a pause or a limit of its queue"),
+    ]
     attempt: int
     after: list[AfterView]
     need: Annotated[str, msgspec.Meta(description="all or any of `after`")]
@@ -85,6 +88,7 @@ def flow_view(
     now: int,
     doors: Mapping[str, str],
     readable: Collection[str],
+    held: Mapping[str, str],
 ) -> FlowView:
     by_state: dict[str, int] = {}
     for (_, state), count in sorted(counts.items()):
@@ -92,14 +96,16 @@ def flow_view(
     return FlowView(
         **_summary(flow),
         counts=by_state,
-        steps=[_step_view(step, now, doors, readable) for step in steps[:limit]],
+        steps=[_step_view(step, now, doors, readable, held) for step in steps[:limit]],
         next=steps[limit].number if len(steps) > limit else None,
         idempotency_key=flow.idempotency_key,
         metadata=json_or_none(flow.metadata),
     )
 
 
-def _step_view(step: FlowStep, now: int, doors: Mapping[str, str], readable: Collection[str]) -> StepView:
+def _step_view(
+    step: FlowStep, now: int, doors: Mapping[str, str], readable: Collection[str], held: Mapping[str, str]
+) -> StepView:
     job = step.job
     return StepView(
         step.number,
@@ -108,7 +114,7 @@ def _step_view(step: FlowStep, now: int, doors: Mapping[str, str], readable: Col
         doors.get(job.kind, job.kind),
         _state(step),
         job.stage,
-        waiting_for(job, now),
+        held.get(job.id) or waiting_for(job, now),
         job.attempt,
         [AfterView(edge.number, edge.on) for edge in step.parents],
         "any" if step.need < len(step.parents) else "all",

@@ -1,5 +1,6 @@
 """Flows: submit many jobs of any door that wait for each other; list, read, wait for, follow, cancel and retry them as one."""
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.flow import KIND, NewFlow, NewStep, On
 from chargehand.engine.flows import Flows
 from chargehand.engine.graph import AskedStep, Graph
+from chargehand.engine.held import held
 from chargehand.engine.job import Job, NewJob, State
 from chargehand.engine.moves import Submitted
 from chargehand.engine.queue import Queue
@@ -53,6 +55,7 @@ from chargehand.webhooks.egress import EgressPolicy
 TAG = "flows"
 PATH = "/engine/flows"
 MAX_STEPS = 10_000
+STEPS_A_TURN = 200
 MAX_READ = 4 << 20  # of a body beside the bodies of its steps
 DEFAULT_NAME = "flow"
 
@@ -200,6 +203,8 @@ class FlowsApi:
 
     async def _new_step(self, req: Request, number: int, step: AskedJob, graph: Graph, flow_id: str) -> NewStep:
         field = f"steps[{number}]"
+        if number % STEPS_A_TURN == STEPS_A_TURN - 1:
+            await asyncio.sleep(0)  # other requests get in between
         door = self._doors.get(step.door)
         if door is None:
             raise InvalidField(f"{field}.door", f"the door {step.door!r} is switched off at this server")
@@ -239,7 +244,9 @@ class FlowsApi:
         found = await reads.list_steps(StepFilter(flow.id, first, limit + 1, counted=True))
         readable = self._kinds.readable(req.caller)
         doors = {door.kind: name for name, door in self._doors.items()}
-        return flow_view(flow, found.steps, limit, found.counts, await reads.now(), doors, readable)
+        now = await reads.now()
+        why = await held(reads, [step.job for step in found.steps if step.job.kind in readable], now)
+        return flow_view(flow, found.steps, limit, found.counts, now, doors, readable, why)
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
         after = query(req, EventsQuery).after

@@ -220,10 +220,13 @@ class JobsApi:
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._readable(req, job_id)
-        view = job_view(job, await self._engine.jobs.now())
+        now = await self._engine.jobs.now()
+        view = job_view(job, now)
         if job.state is State.QUEUED:
             waiting = await self._engine.jobs.waiting(job, POSITION_BOUND)
-            view.position, view.waiting_for = waiting.position, waiting.held_by or view.waiting_for
+            view.position = waiting.position
+            if job.run_at <= now and waiting.held_by:
+                view.waiting_for = waiting.held_by
         reply(resp, view)
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:

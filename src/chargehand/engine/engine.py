@@ -40,7 +40,7 @@ from chargehand.engine.queue import Queue, Wanted
 from chargehand.engine.reads import JobFilter, JobReads, StepFilter
 from chargehand.engine.records import Records
 from chargehand.engine.references import MARK, Missing, filled, references
-from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldDeliveries, OldJobs, Store
+from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldDeliveries, OldJobs, OldPeriods, Store
 from chargehand.engine.texts import clean, cut
 from chargehand.engine.wakeups import Wakeups, wait_within
 from chargehand.errors import Conflict, IdempotencyMismatch, NotFound, StaleLease, StoreError
@@ -432,7 +432,7 @@ class Engine:
     async def turn_periods(self, age_seconds: float) -> None:
         """Let the store drop finished jobs of this age (0: never) many at once, if it can. `prune` removes all others."""
         if age_seconds:
-            await self._store.turn_periods(age_seconds)
+            await self._store.prune(OldPeriods(age_seconds), limit=1)
 
     async def prune(self, age_seconds: float, limit: int) -> int:
         """Remove finished jobs: those whose own time is over, and those of this age (0: never); return how many."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chargehand.engine.job import Job, NewJob
+from chargehand.engine.job import SECOND, Job, NewJob
 from chargehand.engine.operation import Operation
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 KIND = "flow"
 STEPS = "steps"  # what a waiting step waits for, and the stage of a running flow
 CANCELLING = "cancelling"  # the stage of a flow that was cancelled and whose running steps have not ended yet
+CANCELLED_FLOW = (
+    "cancelled_flow"  # the kind of the records of such flows: each is due when its live steps are looked at again
+)
+SOON = 15 * SECOND
 
 
 class On(StrEnum):

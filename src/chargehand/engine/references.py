@@ -1,6 +1,7 @@
 """What a step takes over of the results of those before it: `"{{install.address}}"` in a string of its payload.
 
-Alone in its string a reference stands for the JSON value; inside of a longer one, for its text. Payloads are not decoded, so that all
+Alone in its string a reference stands for the JSON value; inside of a longer one, for its text. Where a step has no result, that is null
+and no text. Payloads are not decoded, so that all
 else stays to the letter as it was sent.
 """
 
@@ -53,7 +54,7 @@ def filled(payload: bytes, results: Mapping[str, FlowStep]) -> bytes:
 
 def _string_filled(string: bytes, results: Mapping[str, FlowStep]) -> bytes:
     if (alone := _REFERENCE.fullmatch(string)) is not None:
-        return _value(alone, results)
+        return _value(alone, results) or b"null"
     return b'"' + _REFERENCE.sub(lambda found: _as_text(_value(found, results)), string) + b'"'
 
 
@@ -63,27 +64,28 @@ def _as_text(value: bytes) -> bytes:
 
 
 def _value(reference: re.Match[bytes], results: Mapping[str, FlowStep]) -> bytes:
+    """Return JSON, or nothing: of a step that did not succeed, or has not ended, there is no result, whichever it is at this moment."""
     text = reference[0].decode()
     name, *path = text.strip("{}").split(".")
     if name not in results:
         raise Missing(f"{text}: there is no step {name!r}")
-    value = _result(text, results[name])
+    value = _result(results[name])
     for at, key in enumerate(path):
         found = _member(value, key)
         if found is None:
+            if results[name].job.state is not State.SUCCEEDED:
+                return b""
             raise Missing(f"{text}: the result of step {name!r} has no {'.'.join(path[: at + 1])}")
         value = found
     return value
 
 
-def _result(text: str, step: FlowStep) -> bytes:
-    """A step that failed hands on its state and its error."""
+def _result(step: FlowStep) -> bytes:
+    """A step that failed hands on its state and its error, one that has not ended nothing."""
     job = step.job
     if job.state is State.SUCCEEDED:
         return (job.result or b"null").strip()
-    if job.finished:
-        return msgspec.json.encode({"state": job.state, "error": job.error})
-    raise Missing(f"{text}: step {step.name!r} has not ended, it is {job.state}")
+    return msgspec.json.encode({"state": job.state, "error": job.error}) if job.finished else b""
 
 
 def _member(value: bytes, key: str) -> bytes | None:

@@ -46,6 +46,12 @@ class OldJobs(msgspec.Struct, frozen=True):
     age_seconds: float
 
 
+class OldPeriods(msgspec.Struct, frozen=True):
+    """Finished jobs of this age, many at once, where the store can drop them so. `OldJobs` are all others."""
+
+    age_seconds: float
+
+
 class KeptJobs(msgspec.Struct, frozen=True):
     """Finished jobs whose own time is over."""
 
@@ -71,7 +77,7 @@ class OldDeliveries(msgspec.Struct, frozen=True):
     age_seconds: float
 
 
-Old = OldJobs | KeptJobs | FinishedJobs | OldFiles | OldDeliveries
+Old = OldJobs | OldPeriods | KeptJobs | FinishedJobs | OldFiles | OldDeliveries
 
 
 class Writes(Protocol):
@@ -96,7 +102,6 @@ class RecordStore(RecordReads, Writes, Protocol):
 
 class Store(JobReads, OutboxStore, FileStore, RecordStore, Protocol):
     async def check(self) -> None: ...
-    async def turn_periods(self, age_seconds: float) -> None: ...  # drop finished jobs of this age, many at once
     async def ended(self) -> str: ...  # returns, with the reason, when the store can never serve again
     def listen(self, heard: Callable[[Hint], None]) -> None: ...
     def notify(

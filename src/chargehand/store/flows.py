@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.engine.flow import CANCELLING, KIND, STEPS, Edge, On, Outcome
+from chargehand.engine.flow import CANCELLED_FLOW, CANCELLING, KIND, STEPS, Edge, On, Outcome
 from chargehand.engine.guard import EVERY_TENANT, Guard
 from chargehand.engine.job import State
 from chargehand.engine.moves import Change, Moved
@@ -217,6 +217,9 @@ def _ends(flows: Sequence[_Flow]) -> Asking[list[tuple[str, Change]]]:
     for row in (yield "stopped_steps", {"ids": ids}):
         stopped[row[0]].append(_Stopped(row[1], row[2], edges_from.decode(row[3]), Outcome(row[4]), row[5]))
     sizes = {row[0]: row[1] for row in (yield "count_steps", {"ids": ids})}
+    for flow in flows:
+        if flow.stage == CANCELLING:
+            yield "drop_record", {"kind": CANCELLED_FLOW, "tenant": "", "name": flow.id, "expected": None}
     return [(flow.id, _end(flow, sizes[flow.id], stopped[flow.id])) for flow in flows]
 
 

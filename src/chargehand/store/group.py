@@ -43,6 +43,12 @@ class Group:
         self._running: asyncio.Task[None] | None = None
         self._stuck: StoreError | None = None  # the running commit is overdue
         self._closed: StoreError | None = None
+        self._heard_at = 0.0
+        self._overdue: asyncio.TimerHandle | None = None
+
+    def heard(self) -> None:
+        """The store answered: what it is asked for may take its time, ten thousand steps of a flow are a long commit."""
+        self._heard_at = asyncio.get_running_loop().time()
 
     def put(self, operation: AnyOperation) -> "asyncio.Future[Answer]":
         loop = asyncio.get_running_loop()
@@ -76,10 +82,8 @@ class Group:
     async def _run(self, batch: list[_Caller]) -> None:
         answers: Sequence[Answer | Rejected] = ()
         failure: StoreError | None = None
-        # Since the first of them came: they may have waited behind another commit, which was slow or has failed.
-        overdue = self._patience_seconds and asyncio.get_running_loop().call_at(
-            batch[0].since + self._patience_seconds, self._give_up, batch
-        )
+        self._heard_at = batch[0].since  # they may have waited behind another commit, which was slow or has failed
+        self._be_patient(batch)
         try:
             answers = await self._commit([caller.operation for caller in batch])
         except StoreError as error:
@@ -88,13 +92,22 @@ class Group:
             failure = StoreUnavailable(f"the commit was interrupted: {error!r}")
             raise
         finally:
-            if overdue:
-                overdue.cancel()
+            if self._overdue:
+                self._overdue.cancel()
             self._stuck = None
             # The next group goes out before this one's callers wake up: the store works while they do.
             self._running = None
             self._start()
             self._answer(batch, answers, failure)
+
+    def _be_patient(self, batch: list[_Caller]) -> None:
+        """Wait until nothing has been heard of the store for too long."""
+        if self._patience_seconds is not None:
+            loop, until = asyncio.get_running_loop(), self._heard_at + self._patience_seconds
+            late = until <= loop.time()
+            self._overdue = None if late else loop.call_at(until, self._be_patient, batch)
+            if late:
+                self._give_up(batch)
 
     def _give_up(self, batch: list[_Caller]) -> None:
         """Fail callers who have waited too long, with those behind them and those to come until the commit ends. It may still succeed."""

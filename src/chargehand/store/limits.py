@@ -7,6 +7,7 @@ locked meanwhile. A start counts for the length of the rate, in every window of 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from chargehand.engine.held import PAUSED
 from chargehand.engine.job import SECOND, Job, QueueSettings, Rate
 from chargehand.engine.queue import Queue
 from chargehand.store.queries import columns
@@ -93,7 +94,7 @@ def holding(settings: QueueSettings, key: str) -> Asking[str]:
     """Say which limit a due job of this queue and key waits for; nothing if it is none."""
     queue, limits = settings.queue, settings.limits
     if settings.paused:
-        return "queue paused"
+        return PAUSED
     if settings.max_running is not None:
         [(running,)] = yield "running_in", columns(queue)
         if running >= settings.max_running:

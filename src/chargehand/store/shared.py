@@ -31,7 +31,7 @@ from chargehand.engine.reads import (
     Waiting,
 )
 from chargehand.engine.record import Record
-from chargehand.engine.store import FinishedJobs, KeptJobs, Old, OldFiles, OldJobs
+from chargehand.engine.store import FinishedJobs, KeptJobs, Old, OldFiles, OldJobs, OldPeriods
 from chargehand.store import limits
 from chargehand.store.group import Group, GroupsByKind
 from chargehand.store.operations import AnyOperation, GiveUp
@@ -144,6 +144,8 @@ class SharedStore(ABC):
 
     async def prune(self, old: Old, limit: int) -> int:
         """Find what is too old with a read, so that a search among a million rows never holds up the writer; then remove it."""
+        if isinstance(old, OldPeriods):
+            return 0  # all rows lie together, and go one by one
         query, values, operation = _pruning(old)
         rows = await self._scan(query, **values, limit=limit, now=self._now())
         return await self.write(operation(tuple(row[0] for row in rows))) if rows else 0

@@ -7,7 +7,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.engine.flow import CANCELLING, KIND, CancelFlow, Edge, NewFlow, NewStep, Occupied, RetryFlow
+from chargehand.engine.flow import (
+    CANCELLED_FLOW,
+    CANCELLING,
+    KIND,
+    SOON,
+    CancelFlow,
+    Edge,
+    NewFlow,
+    NewStep,
+    Occupied,
+    RetryFlow,
+)
 from chargehand.engine.guard import Guard
 from chargehand.engine.job import NEVER, SECOND, Job, NewJob
 from chargehand.engine.moves import Change, Moved, Submitted
@@ -113,6 +124,11 @@ def cancel(operation: CancelFlow) -> Doing[Answer]:
     [closed], _ = yield Make([closing])
     if closed is None:
         return None
+    # What remains to be done is put on record, in case that the caller does not come to it.
+    yield "put_record", {
+        "kind": CANCELLED_FLOW, "tenant": "", "name": operation.job_id, "body": b"", "expected": 0,
+        "due_at": closed.at + SOON,
+    }  # fmt: skip
     rows = yield "waiting_steps", {"job_id": operation.job_id}
     waiting = [
         Change(guard_of(step_id, kind), "cancel", error="cancelled", level="warn", message=operation.message)

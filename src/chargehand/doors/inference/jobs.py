@@ -14,6 +14,7 @@ from chargehand.doors.inference.scheduler import Scheduler
 from chargehand.doors.inference.submission import SubmitInference, read_submission, target_body, target_path
 from chargehand.doors.inference.tokens import follow_with_tokens
 from chargehand.engine.engine import Engine
+from chargehand.engine.held import PAUSED, held
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, NotFound, TooLarge
@@ -154,13 +155,14 @@ class InferenceJobsApi:
         events = [event for event in log if event.seq <= job.seq]  # it may have moved on since it was read
         files = [artifact(job.id, file) for file in await self._files.list_of_job(job.id)]
         attempts = views.attempts_of(events)
-        waiting_for, waiting = self._waiting(job, now)
         queued = job.state is State.QUEUED
+        place = await store.waiting(job, POSITION_BOUND) if queued else None
+        waiting_for, waiting = self._waiting(job, now, place.held_by if place else "")
         request = decode_request(job.payload)
         view = views.InferenceJobView(
             **views.summary(job, waiting_for),
             waiting=waiting,
-            position=(await store.waiting(job, POSITION_BOUND)).position if queued else None,
+            position=place.position if place else None,
             resident={ledger.name: sorted(ledger.resident) for ledger in self._scheduler.ledgers} if queued else None,
             metadata=msgspec.Raw(job.metadata) if job.metadata else None,
             request=views.RequestView(request.path, len(request.body), _shown(request.body)),
@@ -184,10 +186,12 @@ class InferenceJobsApi:
         )
         jobs, following = await self._jobs.list(by)
         now = await self._engine.jobs.now()
-        listed = [views.InferenceJobSummary(**views.summary(job, self._waiting(job, now)[0])) for job in jobs]
+        why = await held(self._engine.jobs, jobs, now)
+        waiting = {job.id: self._waiting(job, now, why.get(job.id, ""))[0] for job in jobs}
+        listed = [views.InferenceJobSummary(**views.summary(job, waiting[job.id])) for job in jobs]
         reply(resp, JobPage(listed, following))
 
-    def _waiting(self, job: Job, now: int) -> tuple[str | None, str | None]:
+    def _waiting(self, job: Job, now: int, held_by: str) -> tuple[str | None, str | None]:
         if views.shown_state(job) != "queued":
             return None, None
         if job.waits_for_steps:
@@ -195,6 +199,8 @@ class InferenceJobsApi:
         if job.run_at > now:
             why = job.waiting_for or "run_at"
             return why, f"not before {rfc3339(job.run_at)} ({why})" + (f": {job.error}" if job.error else "")
+        if held_by:
+            return "queue", "an operator has paused its queue" if held_by == PAUSED else held_by
         waiting = self._scheduler.explain(model_of(job.queue), job.queue)
         return waiting.waiting_for, waiting.reason
 

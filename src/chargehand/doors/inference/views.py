@@ -79,7 +79,7 @@ class InferenceJobSummary(msgspec.Struct):
     error: str | None
     waiting_for: Annotated[
         str | None,
-        msgspec.Meta(description="Of a queued job: target, slot, model, turn, backoff, run_at, steps"),
+        msgspec.Meta(description="Of a queued job: target, slot, model, turn, queue, backoff, run_at, steps"),
     ]
     run_at: Annotated[Instant | None, msgspec.Meta(description="null while it waits for other steps of its flow")]
     created_at: Instant

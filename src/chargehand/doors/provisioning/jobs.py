@@ -1,5 +1,6 @@
 """`/api/v1/jobs`: submit a recipe for a server; list, read, follow, cancel and retry jobs; check recipes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from chargehand.doors.provisioning.servers import ServerRecord, Servers, checked
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
+from chargehand.engine.held import held
 from chargehand.engine.job import Job, NewJob, Report, State, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, EgressRefused, IdempotencyMismatch, InvalidField, NotFound
@@ -206,12 +208,15 @@ class ProvisioningJobsApi:
         found, following = await self._jobs.list(
             JobFilter(req.caller.tenant, KIND, queue, before=cursor(by.cursor), limit=by.limit, topics=topics)
         )
-        reply(resp, JobPage([await self._summary(job) for job in found], following))
+        why = await self._held(found)
+        listed = [views.summary(job, await self._positions.in_list(job), why.get(job.id, "")) for job in found]
+        reply(resp, JobPage(listed, following))
 
     async def get_job(self, req: Request, resp: Response, job_id: str) -> None:
         job = await self._jobs.get(job_id, req.caller.tenant)
         position, recipe = await self._positions.of(job), order_of(job).recipe
-        reply(resp, views.job_view(job, recipe, position, self._deadlines.current(position, Recipe.of(recipe))))
+        deadlines, why = self._deadlines.current(position, Recipe.of(recipe)), await self._held([job])
+        reply(resp, views.job_view(job, recipe, position, deadlines, why.get(job.id, "")))
 
     async def list_events(self, req: Request, resp: Response, job_id: str) -> None:
         after = query(req, EventsQuery).after
@@ -242,10 +247,11 @@ class ProvisioningJobsApi:
         await self._reply(resp, job)
 
     async def _reply(self, resp: Response, job: Job) -> None:
-        reply(resp, await self._summary(await self._engine.get(job.id, job.tenant)))
+        now = await self._engine.get(job.id, job.tenant)
+        reply(resp, views.summary(now, await self._positions.in_list(now), (await self._held([now])).get(now.id, "")))
 
-    async def _summary(self, job: Job) -> views.ProvisioningJobSummary:
-        return views.summary(job, await self._positions.in_list(job))
+    async def _held(self, jobs: Sequence[Job]) -> dict[str, str]:
+        return await held(self._engine.jobs, jobs, await self._engine.jobs.now())
 
     # recipes ------------------------------------------------------------------------------------------------------------
 

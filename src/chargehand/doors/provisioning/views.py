@@ -53,7 +53,9 @@ class ProvisioningJobSummary(msgspec.Struct, kw_only=True):
     outcome: Annotated[str, Meta(description="succeeded, failed or cancelled; null until it is known")] | None
     failed_step: str | None
     error: str | None
-    waiting_for: str
+    waiting_for: Annotated[
+        str, Meta(description="Of a queued job: `steps` of its flow, or a pause or limit of its queue")
+    ]
     created_at: str
     updated_at: str
     finished_at: str | None
@@ -80,14 +82,16 @@ class ProvisioningEventView(msgspec.Struct):
     data: Any
 
 
-def summary(job: Job, position: Position) -> ProvisioningJobSummary:
-    return ProvisioningJobSummary(**_common(job, position))
+def summary(job: Job, position: Position, held_by: str) -> ProvisioningJobSummary:
+    return ProvisioningJobSummary(**_common(job, position, held_by))
 
 
-def job_view(job: Job, recipe: dict[str, Any], position: Position, deadlines: dict[str, int]) -> ProvisioningJobView:
+def job_view(
+    job: Job, recipe: dict[str, Any], position: Position, deadlines: dict[str, int], held_by: str
+) -> ProvisioningJobView:
     run = position.run
     return ProvisioningJobView(
-        **_common(job, position),
+        **_common(job, position, held_by),
         attempt=run.generation if run else 1,
         failure=_failure(position),
         warnings=list(run.warnings) if run else [],
@@ -98,7 +102,7 @@ def job_view(job: Job, recipe: dict[str, Any], position: Position, deadlines: di
     )
 
 
-def _common(job: Job, position: Position) -> dict[str, Any]:
+def _common(job: Job, position: Position, held_by: str) -> dict[str, Any]:
     metadata, verdict = metadata_of(job), position.verdict
     return {
         "job_id": job.id,
@@ -109,7 +113,7 @@ def _common(job: Job, position: Position) -> dict[str, Any]:
         "failed_step": job.failed_step or (verdict.failed_step if verdict else None),
         # While a job that is being cleaned up changes its owner, its row has no error.
         "error": job.error or (verdict.error or None if verdict and verdict.outcome != "succeeded" else None),
-        "waiting_for": job.waiting_for,
+        "waiting_for": held_by or job.waiting_for,
         "created_at": rfc3339(job.created_at),
         "updated_at": rfc3339(job.updated_at),
         "finished_at": _time(job.finished_at),

@@ -27,12 +27,14 @@ from chargehand.store.steps import Doing, OwnWork, T, Undone, Whole, no_work
 from chargehand.store.whole_flows import Announce, Submit
 
 new_id = UlidMaker()
+PART = 500  # submissions or changes in a statement: those of a flow may be ten thousand, and each is compared with each
 SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
 
 
 async def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
     # The key of a job that is not taken for its unique key is free again, and that is a statement more.
-    async with tx.atomic() if any(job.idempotency_key and job.unique_key for job in jobs) else nullcontext():
+    several = len(jobs) > PART or any(job.idempotency_key and job.unique_key for job in jobs)
+    async with tx.atomic() if several else nullcontext():
         return await _submit(tx, jobs)
 
 
@@ -41,13 +43,9 @@ async def _submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
     order = sorted(jobs, key=lambda job: (job.idempotency_key or "", job.unique_key or "", job.queue, job.id))
     reports = {job.id: encode_reports(job.reports) for job in jobs}
     told = {job.id: announce(new_id, job.tenant, job.id, 1, "queued", reports[job.id]) for job in jobs if job.reports}
-    blobs = NumberedBytes()
-    values: dict[str, Any] = {"rows": as_json([_new_row(job, reports[job.id], blobs) for job in order]), "blobs": blobs}
-    if told:
-        deliveries = delivery_rows(chain.from_iterable(told.values()))
-        rows = await tx.fetch("submit_reporting_jobs", **values, deliveries=deliveries)
-    else:
-        rows = await tx.fetch("submit_jobs", **values)
+    rows: list[Any] = []
+    for begin in range(0, len(order), PART):
+        rows += await _insert(tx, order[begin : begin + PART], reports, told)
     inserted = {row[0]: row for row in rows}
     refused = [job.id for job in jobs if job.idempotency_key and job.unique_key and job.id not in inserted]
     if refused:
@@ -64,6 +62,17 @@ async def _submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
         )  # fmt: skip
         answers.append(Submitted(job.id, True, job.fingerprint, moved))
     return answers
+
+
+async def _insert(
+    tx: Transaction, jobs: Sequence[NewJob], reports: Mapping[str, str], told: Mapping[str, Sequence[NewDelivery]]
+) -> Sequence[Any]:
+    blobs = NumberedBytes()
+    values: dict[str, Any] = {"rows": as_json([_new_row(job, reports[job.id], blobs) for job in jobs]), "blobs": blobs}
+    if told:
+        deliveries = delivery_rows(chain.from_iterable([told.get(job.id, ()) for job in jobs]))
+        return await tx.fetch("submit_reporting_jobs", **values, deliveries=deliveries)
+    return await tx.fetch("submit_jobs", **values)
 
 
 def _new_row(job: NewJob, reports: str, blobs: NumberedBytes) -> dict[str, Any]:
@@ -296,11 +305,11 @@ async def change_into(
     answers: list[Moved | None] = [None] * len(changes)
     waiting = list(enumerate(changes))
     while waiting:
-        # UPDATE … FROM takes a row once, whatever it is joined with: a second change of a job goes into the next round.
+        # UPDATE … FROM takes a row once, whatever it is joined with: a second change of a job goes into a later round.
         now: dict[str, tuple[int, Change]] = {}
         later: list[tuple[int, Change]] = []
         for place, change in waiting:
-            if change.guard.job_id in now:
+            if len(now) == PART or change.guard.job_id in now:
                 later.append((place, change))
             else:
                 now[change.guard.job_id] = (place, change)

@@ -17,6 +17,7 @@ from chargehand.engine.moves import Change, Prune
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import RecordFilter
 from chargehand.engine.record import PutRecord
+from chargehand.engine.store import Old, OldPeriods
 from chargehand.errors import (
     BadRequest,
     ChargehandError,
@@ -50,7 +51,7 @@ from chargehand.store.shared import Row, SharedStore
 CHANNEL = "chargehand_"  # and a secret that is kept in the database
 CHECK_SECONDS = 0.9  # a readiness probe waits no longer
 CLOSE_SECONDS = 1.0
-PATIENCE_SECONDS = 4.5  # of callers that wait for a commit
+PATIENCE_SECONDS = 4.5  # of callers that wait for a commit of which nothing is heard
 IN_ORDER = frozenset(("list_jobs", "list_stopped_jobs", "list_succeeded_jobs", "list_queued_jobs", "count_queues"))
 _BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -128,7 +129,7 @@ class PostgresStore(SharedStore):
         self._listers = Connections(partial(self._connect, READ_IN_ORDER), listers)
         self._readers = Connections(self._connect, max(1, pool_size - 2 - writers - listers))
         self._turning = Connections(self._connect, 1)
-        self._group = GroupsByKind(lambda: Group(self._commit, group_size, _error, patience_seconds=PATIENCE_SECONDS))
+        self._group = GroupsByKind(partial(self._new_group, group_size))
         self._silent = Silent()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -161,20 +162,29 @@ class PostgresStore(SharedStore):
 
     # writing ----------------------------------------------------------------------------------------------------------
 
-    async def _commit(self, operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
+    def _new_group(self, size: int) -> Group:
+        async def commit(operations: Sequence[AnyOperation]) -> Sequence[Answer | Rejected]:
+            return await self._commit(operations, group.heard)
+
+        group = Group(commit, size, _error, patience_seconds=PATIENCE_SECONDS)
+        return group
+
+    async def _commit(
+        self, operations: Sequence[AnyOperation], heard: Callable[[], None]
+    ) -> Sequence[Answer | Rejected]:
         with translated():
             try:
-                return await self._transact(operations)
+                return await self._transact(operations, heard)
             except _BAD as error:
                 if isinstance(error, (*_GONE, asyncpg.DiskFullError, asyncpg.SyntaxOrAccessError)):
                     raise
         # One operation broke its statement: each is tried alone, so that only that one is refused.
-        return [await self._commit_alone(operation) for operation in operations]
+        return [await self._commit_alone(operation, heard) for operation in operations]
 
-    async def _commit_alone(self, operation: AnyOperation) -> Answer | Rejected:
+    async def _commit_alone(self, operation: AnyOperation, heard: Callable[[], None]) -> Answer | Rejected:
         try:
             with translated():
-                return (await self._transact([operation]))[0]
+                return (await self._transact([operation], heard))[0]
         except StoreError as error:
             return Rejected(error.message, error.code)
         except _BAD as error:
@@ -182,23 +192,27 @@ class PostgresStore(SharedStore):
                 return None  # another node has just put in a job with the unique key of this one: a lost race
             return Rejected(f"{type(error).__name__}: {error}")
 
-    async def _transact(self, operations: Sequence[AnyOperation]) -> list[Answer]:
+    async def _transact(self, operations: Sequence[AnyOperation], heard: Callable[[], None]) -> list[Answer]:
         for patience in (2, 1, 0):
             try:
                 async with self._writers.use() as connection:
-                    return await apply(Transaction(connection, self._queries, self._now(), self._silent), operations)
+                    transaction = Transaction(connection, self._queries, self._now(), self._silent, heard)
+                    return await apply(transaction, operations)
             except _AGAIN:
                 if not patience:
                     raise
         raise AssertionError("unreachable")
 
-    async def turn_periods(self, age_seconds: float) -> None:
-        now, age = await self.now(), int(age_seconds * SECOND)
+    async def prune(self, old: Old, limit: int) -> int:
+        if not isinstance(old, OldPeriods):
+            return await super().prune(old, limit)
+        now, age = await self.now(), int(old.age_seconds * SECOND)
         with translated():
             async with self._turning.use() as connection:
                 dropped = await periods.turn(connection, now, age)
         if dropped:
             await self.write(Prune((), age))  # the endpoints that nothing goes to any more
+        return 0
 
     # reading ----------------------------------------------------------------------------------------------------------
 

@@ -58,11 +58,19 @@ class Silent:
 
 
 class Transaction:
-    def __init__(self, connection: Connection, queries: dict[str, Query], now: int | None, silent: Silent) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        queries: dict[str, Query],
+        now: int | None,
+        silent: Silent,
+        heard: Callable[[], None],
+    ) -> None:
         self._connection = connection
         self._queries = queries
         self._now = now
         self.silent = silent
+        self._heard = heard  # called with each answer of the database
 
     @contextlib.asynccontextmanager
     async def atomic(self) -> AsyncIterator[None]:
@@ -81,7 +89,9 @@ class Transaction:
 
     async def fetch(self, query_name: str, /, **values: Any) -> Sequence[Any]:
         query = self._queries[query_name]
-        return await self._connection.fetch(query.sql, *query.bind(now=self._now, **values))
+        rows = await self._connection.fetch(query.sql, *query.bind(now=self._now, **values))
+        self._heard()
+        return rows
 
     async def run(self, steps: Doing[T], do: Callable[[OwnWork], Awaitable[Any]] = no_work) -> T:
         """Run an operation that both databases apply alike; return its answer."""

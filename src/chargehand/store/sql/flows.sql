@@ -89,10 +89,11 @@ SELECT {job j}, s.number, s.name, s.outcome, s.need, '[]', r.result
 FROM flow_steps s JOIN jobs j ON j.id = s.step_id LEFT JOIN job_results r ON r.job_id = s.step_id
 WHERE s.job_id = :job_id AND s.name IN (SELECT n.value FROM {each names as n});
 
+-- Each is sought by its id: in a join PostgreSQL would take few jobs to be queued, and look for each of them among all steps.
 -- name: waiting_steps
 SELECT s.step_id, s.kind
-FROM flow_steps s JOIN jobs j ON j.id = s.step_id
-WHERE s.job_id = :job_id AND j.state = 'queued' AND j.waiting_for = 'steps'
+FROM flow_steps s
+WHERE s.job_id = :job_id AND (SELECT j.waiting_for FROM jobs j WHERE j.id = s.step_id AND j.state IN ('queued', 'running')) = 'steps'
 ORDER BY s.number;
 
 -- name: all_flow_steps

@@ -202,9 +202,6 @@ class SqliteStore(SharedStore):
     async def now(self) -> int:
         return self._clock()
 
-    async def turn_periods(self, age_seconds: float) -> None:
-        """Do nothing: all rows lie together, and go one by one."""
-
     async def check(self) -> None:
         """Check that the writer answers, by an operation that does nothing, and that the schema is not too new."""
         try:

@@ -2,6 +2,8 @@
 job's last move.
 """
 
+from typing import Any
+
 import msgspec
 
 from chargehand.doors.provisioning.job.journey import Journey
@@ -71,8 +73,7 @@ class Outcomes:
         )
         match verdict.outcome:
             case "succeeded":
-                result = msgspec.json.encode({"outcome": "succeeded", "warnings": warnings})
-                return msgspec.structs.replace(change, result=result)
+                return msgspec.structs.replace(change, result=msgspec.json.encode(_result(journey)))
             case "cancelled":
                 return msgspec.structs.replace(change, error="cancelled")
         return msgspec.structs.replace(
@@ -100,6 +101,25 @@ class Outcomes:
             failed_step=verdict.failed_step,
             duration_ms=(now - job.created_at) // 1000,
         )
+
+
+def _result(journey: Journey) -> dict[str, Any]:
+    """Return what the next step of a flow may need of the machine, as far as it is known. Callers may read it who may not read recipes."""
+    facts, recipe = journey.run.facts, journey.recipe.plain
+    known = {
+        "hostname": recipe.get("hostname"),
+        "image": recipe.get("oci_url"),
+        "uuid": facts and facts.uuid,
+        "manufacturer": facts and facts.manufacturer,
+        "model": facts and facts.model,
+    }
+    return {
+        "outcome": "succeeded",
+        "warnings": journey.run.warnings,
+        "serial": journey.serial,
+        "task_target": journey.recipe.target,
+        **{name: value for name, value in known.items() if value},
+    }
 
 
 def _message(verdict: Verdict) -> str:
