@@ -120,7 +120,7 @@ async def test_jobs_without_a_key_have_a_turn_and_no_limit_of_a_key(store: Store
 
 
 async def test_jobs_without_a_key_are_found_behind_those_of_a_key_that_may_not_start(store: Store) -> None:
-    await submit_many(store, 20, limit_key="a")
+    await asyncio.gather(*[submit(store, limit_key="a") for _ in range(1200)])
     keyless = await submit(store)
     await limit(store, key_max_running=1)
     assert await keys_of(store) == ["a"]

@@ -14,7 +14,6 @@ from chargehand.store.steps import Asking
 
 KEYS_AT_ONCE = 16  # whose limits the first statement reads; each further one reads twice as many
 MOST_KEYS = 4096  # that a claim looks at, or a few more; the next one goes on behind them
-KEYLESS = 1000  # jobs at the front of the queue among which those without a key are looked for
 
 
 class Found(NamedTuple):
@@ -156,7 +155,7 @@ def _jobs_of(queue: Queue, keys: Sequence[_Key], want: int) -> Asking[list[list[
 
 
 def _keyless(queue: Queue, want: int) -> Asking[list[list[tuple[str, Found]]]]:
-    rows = yield "keyless_jobs", columns(queue) | {"each": want, "most": KEYLESS}
+    rows = yield "keyless_jobs", columns(queue) | {"each": want}
     return [_in_order([("", Found(*row)) for row in rows])] if rows else []
 
 
