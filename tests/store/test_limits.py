@@ -143,6 +143,25 @@ async def test_a_claim_of_several_queues_keeps_the_limits_of_each(store: Store) 
     assert [job.id for job in claimed if job.queue.name == "free"] == free
 
 
+async def test_a_key_keeps_its_turn_if_a_claim_of_several_queues_takes_another_job(store: Store) -> None:
+    for key in "abab":
+        await submit(store, limit_key=key)
+    await submit(store, queue="urgent", priority=9)
+    await limit(store, key_max_running=100)
+    both = [(await claim(store, "q", "urgent")).jobs[0] for _ in range(4)]
+    assert [(job.queue.name, job.limit_key) for job in both] == [("urgent", ""), ("q", "a"), ("q", "b"), ("q", "a")]
+
+
+async def test_in_a_claim_of_several_queues_the_turns_say_which_job_of_a_queue_starts(store: Store) -> None:
+    for key, priority in (("a", 0), ("b", 5), ("c", 5)):
+        await submit(store, limit_key=key, priority=priority)
+    await submit_many(store, 9, queue="other", priority=3)
+    await limit(store, key_max_running=100)
+    first = (await claim(store, "q", "other", limit=3)).jobs
+    assert Counter((job.queue.name, job.limit_key) for job in first) == {("q", "a"): 1, ("q", "b"): 1, ("other", ""): 1}
+    assert await keys_of(store) == ["c"]
+
+
 async def test_a_key_is_found_however_many_before_it_may_not_start(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
