@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from chargehand.engine.job import SECOND, Job, QueueLimits, QueueSettings, Rate, SetQueue
-from chargehand.engine.store import Store
+from chargehand.engine.store import LOOK_ON, Store
 from chargehand.store import limits as limiting
 from tests.conftest import Clock
 from tests.store.given import a_queue, claim, claimed_ids, get, move, opened, sql, submit, submit_many, take_one
@@ -175,6 +175,24 @@ async def test_a_key_is_found_however_many_before_it_may_not_start(
     [one] = [job for job in claimed if job.limit_key == "key-17"]
     await move(store, one, "succeed")
     assert await keys_of(store) == ["key-17"]
+
+
+async def test_a_claim_looks_at_so_many_keys_and_the_next_one_goes_on_behind_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiting, "KEYS_AT_ONCE", 3)
+    monkeypatch.setattr(limiting, "MOST_KEYS", 10)
+    for number in range(25):
+        await submit_many(store, 2, limit_key=f"key-{number:02}")
+    await limit(store, key_max_running=1)
+    assert sum([len(await keys_of(store, limit=30)) for _ in range(4)]) == 25
+    free = await submit(store, limit_key="key-99")
+    for _ in range(6):
+        claimed = await claim(store)
+        if claimed.jobs:
+            break
+        assert claimed.later_at == LOOK_ON
+    assert [job.id for job in claimed.jobs] == [free]
 
 
 async def test_limits_are_read_as_they_were_set_and_a_queue_without_any_has_no_settings(store: Store) -> None:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from chargehand.engine.job import SECOND, Job, QueueSettings, Rate
 from chargehand.engine.queue import Queue
+from chargehand.engine.store import LOOK_ON
 from chargehand.store.queries import columns
 from chargehand.store.steps import Asking, Statement
 
 KEYS_AT_ONCE = 16  # whose limits the first statement reads; each further one reads twice as many
-MOST_KEYS = 4096  # that a claim looks at, or a few more; the next one goes on behind them
+MOST_KEYS = 4096  # that a claim looks at; the next one goes on behind them
 
 
 class Found(NamedTuple):
@@ -66,7 +67,7 @@ def offer(settings: QueueSettings, want: int) -> Asking[Offer]:
         later = _sooner(later, *(key.room.later_at for key in keys))
         found += yield from _jobs_of(queue, [key for key in keys if key.room.free], want)
         if len(rows) == at_once:
-            after, at_once = rows[-1][0], at_once * 2
+            after, at_once = rows[-1][0], min(at_once * 2, MOST_KEYS - looked)
         elif wrapped:
             break
         else:  # behind the last key come the jobs without one, then the first key
@@ -77,7 +78,7 @@ def offer(settings: QueueSettings, want: int) -> Asking[Offer]:
     dealt = _deal(found, want)
     if looked >= MOST_KEYS and not dealt:
         yield "set_turn", columns(queue) | {"turn": after}
-        return Offer([], 0)
+        return Offer([], LOOK_ON)
     return Offer(dealt, later)
 
 
