@@ -1,6 +1,7 @@
 """codeQ's gRPC streams, spoken with grpcio's own client: Hello, tasks created, handed out, finished, nothing lost when a side goes."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from chargehand.config import load_config
 from chargehand.config.loading import require_safe
+from chargehand.doors.tasks.grpc.conversation import Answer, Conversation
 from chargehand.doors.tasks.grpc.messages import EVENT, Wire, producer_wire, worker_wire
-from chargehand.errors import ConfigError
+from chargehand.errors import ConfigError, Unauthenticated
+from chargehand.http.auth import Caller
 from tests.api.serving import on_sqlite, until
 from tests.tasks.calling import Shop, calling
 
@@ -299,6 +302,64 @@ async def test_the_rates_of_a_door_hold_on_streams_too(store_url: str) -> None:
             ack = await producer.hear("create_ack")
             assert ack.ok is ok
         assert ack.error_message == "rate limit exceeded"
+
+
+class Talk:
+    """A conversation without a server, by a clock that the test moves."""
+
+    def __init__(self, until: float = math.inf) -> None:
+        self.now, self.checks, self.revoked = 1_000_000.0, 0, False
+        self.wire, self.waits = PRODUCER, frozenset[str]()
+        self._until = until
+        self._asked: asyncio.Queue[Any] = asyncio.Queue()
+        self.answers = Conversation(self, self._known, lambda: self.now).run(self._events(), self)
+
+    async def say(self, **message: Any) -> Any:
+        self._asked.put_nowait(PRODUCER.Asked(**message))
+        async with asyncio.timeout(SOON):
+            return await anext(self.answers)
+
+    async def _events(self) -> AsyncIterator[Any]:
+        while True:
+            yield await self._asked.get()
+
+    async def _known(self, token: str) -> Caller:
+        self.checks += 1
+        if self.revoked or self.now > self._until:
+            raise Unauthenticated("the token is not valid any more")
+        return Caller("robot", "acme", until=self._until)
+
+    def greet(self, caller: Caller, hello: Any) -> Any:
+        return PRODUCER.Answer(hello_ack=PRODUCER.HelloAck())
+
+    async def handle(self, kind: str, message: Any) -> Answer:
+        return Answer(PRODUCER.Answer(create_ack=PRODUCER.CreateAck(ok=True)))
+
+    async def abort(self, status: grpc.StatusCode, text: str) -> None:
+        raise PermissionError(f"{status.name}: {text}")
+
+
+async def test_the_token_of_a_busy_stream_is_checked_again_every_quarter_of_an_hour() -> None:
+    talk = Talk()
+    await talk.say(hello=PRODUCER.Hello(token="jwt"))
+    for _ in range(45):
+        talk.now += 60
+        await talk.say(create=PRODUCER.CreateTask())
+    assert talk.checks == 1 + 3
+    talk.revoked = True
+    talk.now += 900
+    with pytest.raises(PermissionError, match="UNAUTHENTICATED: auth failed: the token is not valid any more"):
+        await talk.say(create=PRODUCER.CreateTask())
+
+
+async def test_a_busy_stream_ends_with_its_token() -> None:
+    talk = Talk(until=1_000_060)
+    await talk.say(hello=PRODUCER.Hello(token="jwt"))
+    talk.now += 59
+    await talk.say(create=PRODUCER.CreateTask())
+    talk.now += 3
+    with pytest.raises(PermissionError, match="UNAUTHENTICATED"):
+        await talk.say(create=PRODUCER.CreateTask())
 
 
 # settings ---------------------------------------------------------------------------------------------------------------
