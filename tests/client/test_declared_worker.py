@@ -1,6 +1,7 @@
 """Declared tasks on a real server: sent, worked on, retried, gathered, scheduled."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,7 +28,8 @@ from chargehand.client import (
     SoftTimeLimit,
     current_task,
 )
-from chargehand.client.types.schedules import Policy
+from chargehand.client.types.engine import RateOfStarts
+from chargehand.client.types.schedules import KeyPolicy, Policy
 from tests.api.serving import on_sqlite, serving
 from tests.client.running_worker import working
 from tests.e2e.server import eventually
@@ -316,6 +318,33 @@ async def test_a_worker_sets_what_is_declared_and_says_nothing_twice(server: Ser
     await app.aclose()
 
 
+async def test_the_rate_and_the_limits_of_keys_that_are_declared_hold_on_the_server(app: App) -> None:
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    @app.task(per_key=KeyPolicy(1))
+    async def print_page(key: str) -> None:
+        running[key] += 1
+        most[key] = max(most[key], running[key])
+        await asyncio.sleep(0.02)
+        running[key] -= 1
+
+    @app.task(rate=RateOfStarts(1, 3600), per_key=KeyPolicy(2, RateOfStarts(9, 60)))
+    def mail() -> None: ...
+
+    mails = [await mail.asend() for _ in range(2)]
+    await started(app)
+    policy = (await app.async_client.topics.get("mail")).policy
+    assert (policy.rate, policy.per_key) == (RateOfStarts(1, 3600), KeyPolicy(2, RateOfStarts(9, 60)))
+    pages = [await print_page.options(limit_key=key).asend(key) for key in "aaaabb"]
+    async with working(app.worker(concurrency=6)):
+        for sent in (*pages, mails[0]):
+            await sent.aresult(SECONDS)
+    assert most == {"a": 1, "b": 1}
+    waiting = await app.async_client.tasks.get(mails[1].id)
+    assert (waiting.status, waiting.waiting_for) == ("PENDING", "limit: 1 in 3600 s of this queue")
+
+
 @on_sqlite
 async def test_a_worker_does_not_fight_over_what_the_server_has(server: Server) -> None:
     app = shop(server.url)
@@ -352,9 +381,27 @@ async def test_a_task_is_sent_by_the_clock_under_a_name(app: App) -> None:
     def clean(folder: str) -> str:
         return folder
 
-    made = await clean.options(priority=3).aschedule("clean-tmp", "@hourly", folder="/tmp")
+    chosen = clean.options(priority=3, limit_key="acme", metadata={"user": "fox"})
+    made = await chosen.aschedule("clean-tmp", "@hourly", folder="/tmp")
     assert (made.name, made.cron, made.payload) == ("clean-tmp", "@hourly", {"folder": "/tmp"})
-    assert (made.priority, made.max_attempts) == (3, 2)
+    assert (made.priority, made.max_attempts, made.limit_key, made.metadata) == (3, 2, "acme", {"user": "fox"})
+    task = await app.async_client.schedules.run("clean-tmp")
+    assert (task.priority, task.limit_key, task.metadata) == (3, "acme", {"user": "fox"})
+    plain = await clean.aschedule("clean-tmp", "@hourly", folder="/tmp")
+    assert (plain.limit_key, plain.metadata) == ("", None)
     async with working(app.worker()):
         task = await app.async_client.schedules.run("clean-tmp")
         assert await clean.sent(task.id).aresult(SECONDS) == "/tmp"
+
+
+def test_what_the_clock_cannot_give_a_task_is_refused_by_its_name() -> None:
+    app = App("http://127.0.0.1:9")
+    clean = app.task(queue="clean")(lambda: None)
+    for options in (
+        {"unique_key": "k"},
+        {"idempotency_key": "k"},
+        {"run_at": "2030-01-01T00:00:00Z"},
+        {"delay_seconds": 1},
+    ):
+        with pytest.raises(ValueError, match=f"^{next(iter(options))}: the clock makes a task at every tick"):
+            clean.options(**options).schedule("hourly", "@hourly")
