@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -383,6 +385,31 @@ async def test_a_port_that_is_taken_is_named(store_url: str, tmp_path: Path) -> 
         with pytest.raises(ConfigError, match=f"{taken} cannot be listened on"):
             async with calling(f"sqlite:///{tmp_path}/other.db", {"tasks.grpc_listen": taken}):
                 raise AssertionError("it started")
+
+
+def test_without_streams_grpcio_is_not_imported(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, sys
+from tests.api.serving import serving
+
+async def main():
+    async with serving("sqlite:///{tmp_path}/chargehand.db"):
+        return [name for name in sys.modules if name.partition(".")[0] == "grpc" or name.startswith("google.protobuf")]
+
+print(asyncio.run(main()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@on_sqlite
+async def test_a_missing_package_is_a_configuration_error(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("streams", "server", "conversation", "working", "producing"):
+        monkeypatch.delitem(sys.modules, f"chargehand.doors.tasks.grpc.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ConfigError, match=r"tasks\.grpc_listen needs packages .*pip install chargehand\[grpc\]"):
+        async with calling(store_url, ON):
+            raise AssertionError("it started")
 
 
 def test_the_described_messages_have_the_bytes_that_the_wire_has() -> None:
