@@ -60,6 +60,11 @@ def hangs(task: Held) -> None:
     ctypes.PyDLL(None).sleep(300)  # unlike CDLL, this keeps the lock
 
 
+def keeps_the_lock(task: Held) -> str:
+    ctypes.PyDLL(None).sleep(task.payload)
+    return "done"
+
+
 def waits_softly(task: Held) -> str:
     try:
         while True:

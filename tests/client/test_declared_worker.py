@@ -1,9 +1,12 @@
 """Declared tasks on a real server: sent, worked on, retried, gathered, scheduled."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Event
+from typing import Any
 
 import msgspec
 import pydantic
@@ -12,6 +15,7 @@ import pytest
 from chargehand.app import Server
 from chargehand.client import (
     App,
+    BatchTask,
     Conflict,
     Every,
     Fail,
@@ -24,9 +28,11 @@ from chargehand.client import (
     SoftTimeLimit,
     current_task,
 )
-from chargehand.client.types.schedules import Policy
+from chargehand.client.types.engine import RateOfStarts
+from chargehand.client.types.schedules import KeyPolicy, Policy
 from tests.api.serving import on_sqlite, serving
 from tests.client.running_worker import working
+from tests.e2e.server import eventually
 from tests.tasks.subscribing import a_token
 
 SECONDS = 30.0
@@ -185,6 +191,99 @@ async def test_what_a_batch_raises_holds_for_all_of_its_tasks(app: App, way: str
                 await each.aresult(SECONDS)
 
 
+async def ends_of(app: App, batch: BatchTask[int, Any], count: int = 3) -> list[object]:
+    """Work on so many tasks; return their results, or the errors for which they failed."""
+    sent = await batch.asend_many(map(batch.new_task, range(count)))
+    async with working(app.worker(concurrency=count)):
+        ends = await asyncio.gather(*(each.aresult(SECONDS) for each in sent), return_exceptions=True)
+    return [str(end) if isinstance(end, JobFailed) else end for end in ends]
+
+
+@on_sqlite
+@pytest.mark.parametrize("error", [asyncio.CancelledError("no"), SystemExit("no"), StopIteration("no")])
+@pytest.mark.parametrize("in_a_thread", [False, True])
+async def test_every_task_of_a_batch_has_an_outcome_whatever_the_function_raises(
+    app: App, error: BaseException, in_a_thread: bool
+) -> None:
+    def raises(numbers: list[int]) -> None:
+        raise error
+
+    async def raises_too(numbers: list[int]) -> None:
+        raise error
+
+    batch = app.batch(3, retry=1, queue="index")(raises if in_a_thread else raises_too)
+    assert [type(error).__name__ in str(end) for end in await ends_of(app, batch)] == [True] * 3
+
+
+@on_sqlite
+@pytest.mark.parametrize("in_a_thread", [False, True])
+async def test_a_batch_past_its_soft_limit_gets_it_once_and_may_still_return_outcomes(
+    app: App, in_a_thread: bool
+) -> None:
+    def index(numbers: list[int]) -> list[int]:
+        try:
+            while True:
+                Event().wait(0.01)
+        except SoftTimeLimit:
+            return numbers
+
+    async def index_too(numbers: list[int]) -> list[int]:
+        with pytest.raises(SoftTimeLimit):
+            await asyncio.sleep(SECONDS)
+        return numbers
+
+    batch = app.batch(3, queue="index", soft_timeout=0.2)(index if in_a_thread else index_too)
+    assert await ends_of(app, batch) == [0, 1, 2]
+
+
+@on_sqlite
+async def test_a_batch_of_a_coroutine_past_its_limit_ends_before_its_tasks_are_tried_again(app: App) -> None:
+    running, most = 0, 0
+
+    @app.batch(3, retry=2, timeout=0.3)
+    async def index(numbers: list[int]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            await asyncio.sleep(SECONDS)
+        finally:
+            running -= 1
+
+    ends = await ends_of(app, index)
+    assert all("took longer than 0.3 s" in str(end) or "CancelledError" in str(end) for end in ends)
+    assert (running, most) == (0, 1)
+
+
+@on_sqlite
+async def test_tasks_of_a_batch_in_a_thread_past_its_limit_go_back_and_keep_their_places_until_it_ends(
+    app: App, server: Server
+) -> None:
+    began, may_end, calls = Event(), Event(), 0
+
+    @app.batch(2, timeout=0.2)
+    def index(numbers: list[int]) -> None:
+        nonlocal calls
+        calls += 1
+        began.set()
+        may_end.wait(SECONDS)
+
+    sent = await index.asend_many(map(index.new_task, range(2)))
+    async with working(app.worker(concurrency=2)):
+        client = app.async_client.tasks
+
+        async def gone_back() -> bool:
+            return all([(await client.get(each.id)).status == "PENDING" for each in sent])
+
+        assert await asyncio.to_thread(began.wait, SECONDS)
+        await eventually(gone_back, SECONDS, "the tasks are given back")
+        assert calls == 1
+        may_end.set()
+        for each in sent:
+            await each.aresult(SECONDS)
+    assert calls == 2
+
+
 # what holds on the server -----------------------------------------------------------------------------------------------
 
 
@@ -217,6 +316,33 @@ async def test_a_worker_sets_what_is_declared_and_says_nothing_twice(server: Ser
     assert (await app.async_client.schedules.get("report")).version == 1
     assert len(await app.async_client.topics.find()) == len(await app.async_client.schedules.find()) == 1
     await app.aclose()
+
+
+async def test_the_rate_and_the_limits_of_keys_that_are_declared_hold_on_the_server(app: App) -> None:
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    @app.task(per_key=KeyPolicy(1))
+    async def print_page(key: str) -> None:
+        running[key] += 1
+        most[key] = max(most[key], running[key])
+        await asyncio.sleep(0.02)
+        running[key] -= 1
+
+    @app.task(rate=RateOfStarts(1, 3600), per_key=KeyPolicy(2, RateOfStarts(9, 60)))
+    def mail() -> None: ...
+
+    mails = [await mail.asend() for _ in range(2)]
+    await started(app)
+    policy = (await app.async_client.topics.get("mail")).policy
+    assert (policy.rate, policy.per_key) == (RateOfStarts(1, 3600), KeyPolicy(2, RateOfStarts(9, 60)))
+    pages = [await print_page.options(limit_key=key).asend(key) for key in "aaaabb"]
+    async with working(app.worker(concurrency=6)):
+        for sent in (*pages, mails[0]):
+            await sent.aresult(SECONDS)
+    assert most == {"a": 1, "b": 1}
+    waiting = await app.async_client.tasks.get(mails[1].id)
+    assert (waiting.status, waiting.waiting_for) == ("PENDING", "limit: 1 in 3600 s of this queue")
 
 
 @on_sqlite
@@ -255,9 +381,27 @@ async def test_a_task_is_sent_by_the_clock_under_a_name(app: App) -> None:
     def clean(folder: str) -> str:
         return folder
 
-    made = await clean.options(priority=3).aschedule("clean-tmp", "@hourly", folder="/tmp")
+    chosen = clean.options(priority=3, limit_key="acme", metadata={"user": "fox"})
+    made = await chosen.aschedule("clean-tmp", "@hourly", folder="/tmp")
     assert (made.name, made.cron, made.payload) == ("clean-tmp", "@hourly", {"folder": "/tmp"})
-    assert (made.priority, made.max_attempts) == (3, 2)
+    assert (made.priority, made.max_attempts, made.limit_key, made.metadata) == (3, 2, "acme", {"user": "fox"})
+    task = await app.async_client.schedules.run("clean-tmp")
+    assert (task.priority, task.limit_key, task.metadata) == (3, "acme", {"user": "fox"})
+    plain = await clean.aschedule("clean-tmp", "@hourly", folder="/tmp")
+    assert (plain.limit_key, plain.metadata) == ("", None)
     async with working(app.worker()):
         task = await app.async_client.schedules.run("clean-tmp")
         assert await clean.sent(task.id).aresult(SECONDS) == "/tmp"
+
+
+def test_what_the_clock_cannot_give_a_task_is_refused_by_its_name() -> None:
+    app = App("http://127.0.0.1:9")
+    clean = app.task(queue="clean")(lambda: None)
+    for options in (
+        {"unique_key": "k"},
+        {"idempotency_key": "k"},
+        {"run_at": "2030-01-01T00:00:00Z"},
+        {"delay_seconds": 1},
+    ):
+        with pytest.raises(ValueError, match=f"^{next(iter(options))}: the clock makes a task at every tick"):
+            clean.options(**options).schedule("hourly", "@hourly")

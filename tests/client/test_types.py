@@ -147,7 +147,7 @@ CALLS = {
     "tasks.unsubscribe": Call(lambda c: c.tasks.unsubscribe("sub-1")),
     "schedules.put": Call(
         lambda c: c.schedules.put(
-            "nightly", "@daily", "resize", {}, timezone="UTC", priority=1, webhook=HOOK, max_attempts=1
+            "nightly", "@daily", "resize", {}, timezone="UTC", priority=1, webhook=HOOK, max_attempts=1, limit_key="k", metadata={"a": 1}
         ),
         schedules.Schedule,
     ),

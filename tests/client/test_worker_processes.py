@@ -115,6 +115,15 @@ async def test_a_function_that_keeps_pythons_lock_is_killed_at_its_timeout_and_c
     assert value_of(other) not in pids
 
 
+async def test_a_function_that_keeps_pythons_lock_for_longer_than_its_lease_keeps_its_task(server: Stub) -> None:
+    task = server.add("keeps", 5)
+    worker = Worker(server.url, processes=1, lease_seconds=2)
+    worker.task("keeps")(functions.keeps_the_lock)
+    async with working(worker):
+        await until(lambda: task.status == "COMPLETED", 60)
+    assert (task.attempts, value_of(task)) == (1, "done")
+
+
 async def test_a_soft_limit_reaches_a_function_in_a_process(server: Stub) -> None:
     task = server.add("work")
     worker = Worker(server.url, processes=1, soft_timeout=0.1, timeout=60)

@@ -104,8 +104,9 @@ async def test_the_tasks_of_an_app_run_in_processes_of_their_own(server: Chargeh
     (shop / "shop/tasks.py").write_text(pid)
     async with AsyncClient(server.url) as client:
         made = [await client.tasks.create("shop-pid", {"text": "it"}) for _ in range(4)]
-        words = ("worker", "--processes", "2", "--max-tasks-per-child", "1", "--queue", "shop-pid", "shop")
-        async with running(server.url, *words) as process:
+        words = ("worker", "--processes", "2", "--max-tasks-per-child", "1", "--queue", "shop-pid")
+        more = ("--max-memory-per-child", "1000000000", "--soft-timeout", "60", "shop")
+        async with running(server.url, *words, *more) as process:
             results = [(await client.tasks.wait(task.id, timeout=SECONDS))[1].result["value"] for task in made]
             process.terminate()
             await ended(process)
@@ -150,7 +151,8 @@ async def test_what_cannot_be_meant_is_refused_in_a_line(shop: Path) -> None:
         (("shop.app:nothing",), "shop.app:nothing is no App"),
         (("--queue", "cellar", "shop"), "no task is declared for 'cellar'; there are shop-greet, shop-pack"),
         (("shop", "--concurrency", "4"), "an app comes last, after its options"),
-        (("--command", "a", "--overwrite", "cat"), "--max-tasks-per-child are for an app, --command is for a program"),
+        (("--command", "a", "--overwrite", "cat"), "--soft-timeout are for an app, --command is for a program"),
+        (("--command", "a", "--soft-timeout", "1", "cat"), "--soft-timeout are for an app, --command is for a program"),
     ]:
         told = await chargehand("http://127.0.0.1:9", "worker", *words)
         assert says in _line(told).replace("shop-pack, shop-greet", "shop-greet, shop-pack")

@@ -4,9 +4,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from chargehand.engine.job import SECOND
 from chargehand.engine.queue import Wanted
 from chargehand.engine.reads import DueQueue
+from chargehand.engine.store import LOOK_ON
 from chargehand.engine.wakeups import Wakeups
 from tests.store.given import a_queue
 
@@ -156,6 +159,26 @@ async def test_a_clock_ahead_of_the_database_does_not_make_the_poll_spin() -> No
         looks += 1
     assert looks <= 30
     wakeups.close()
+
+
+async def test_claims_that_walk_through_keys_and_find_nothing_pause_longer_each_time_until_something_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wakeups, queue = Wakeups(), a_queue("q")
+    due: list[int] = []
+    monkeypatch.setattr(wakeups, "due_at", lambda _, at, now: due.append((at - now()) * 1000 // SECOND))
+
+    def look_on(times: int, at: int = LOOK_ON) -> list[int]:
+        due.clear()
+        for _ in range(times):
+            wakeups.again_at(queue, at, lambda: SECOND)
+        return list(due)
+
+    assert look_on(10) == [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000]
+    wakeups.found([queue])
+    assert look_on(2) == [5, 10]
+    assert look_on(1, 3 * SECOND) == [2000], "the walk is over: it is known when"
+    assert look_on(1) == [5]
 
 
 async def test_a_job_that_is_due_wakes_somebody_and_one_that_is_not_does_not() -> None:

@@ -269,6 +269,7 @@ async def test_a_jwt_identifies_the_caller_by_its_claims() -> None:
         worker_group="gpu",
         role="ADMIN",
         rate_key="jwt:acme:robot",
+        until=NOW + 3600 + 30,
     )
 
 

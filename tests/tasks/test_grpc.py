@@ -1,6 +1,9 @@
 """codeQ's gRPC streams, spoken with grpcio's own client: Hello, tasks created, handed out, finished, nothing lost when a side goes."""
 
 import asyncio
+import math
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +14,10 @@ import pytest
 
 from chargehand.config import load_config
 from chargehand.config.loading import require_safe
+from chargehand.doors.tasks.grpc.conversation import Answer, Conversation
 from chargehand.doors.tasks.grpc.messages import EVENT, Wire, producer_wire, worker_wire
-from chargehand.errors import ConfigError
+from chargehand.errors import ConfigError, Unauthenticated
+from chargehand.http.auth import Caller
 from tests.api.serving import on_sqlite, until
 from tests.tasks.calling import Shop, calling
 
@@ -301,6 +306,64 @@ async def test_the_rates_of_a_door_hold_on_streams_too(store_url: str) -> None:
         assert ack.error_message == "rate limit exceeded"
 
 
+class Talk:
+    """A conversation without a server, by a clock that the test moves."""
+
+    def __init__(self, until: float = math.inf) -> None:
+        self.now, self.checks, self.revoked = 1_000_000.0, 0, False
+        self.wire, self.waits = PRODUCER, frozenset[str]()
+        self._until = until
+        self._asked: asyncio.Queue[Any] = asyncio.Queue()
+        self.answers = Conversation(self, self._known, lambda: self.now).run(self._events(), self)
+
+    async def say(self, **message: Any) -> Any:
+        self._asked.put_nowait(PRODUCER.Asked(**message))
+        async with asyncio.timeout(SOON):
+            return await anext(self.answers)
+
+    async def _events(self) -> AsyncIterator[Any]:
+        while True:
+            yield await self._asked.get()
+
+    async def _known(self, token: str) -> Caller:
+        self.checks += 1
+        if self.revoked or self.now > self._until:
+            raise Unauthenticated("the token is not valid any more")
+        return Caller("robot", "acme", until=self._until)
+
+    def greet(self, caller: Caller, hello: Any) -> Any:
+        return PRODUCER.Answer(hello_ack=PRODUCER.HelloAck())
+
+    async def handle(self, kind: str, message: Any) -> Answer:
+        return Answer(PRODUCER.Answer(create_ack=PRODUCER.CreateAck(ok=True)))
+
+    async def abort(self, status: grpc.StatusCode, text: str) -> None:
+        raise PermissionError(f"{status.name}: {text}")
+
+
+async def test_the_token_of_a_busy_stream_is_checked_again_every_quarter_of_an_hour() -> None:
+    talk = Talk()
+    await talk.say(hello=PRODUCER.Hello(token="jwt"))
+    for _ in range(45):
+        talk.now += 60
+        await talk.say(create=PRODUCER.CreateTask())
+    assert talk.checks == 1 + 3
+    talk.revoked = True
+    talk.now += 900
+    with pytest.raises(PermissionError, match="UNAUTHENTICATED: auth failed: the token is not valid any more"):
+        await talk.say(create=PRODUCER.CreateTask())
+
+
+async def test_a_busy_stream_ends_with_its_token() -> None:
+    talk = Talk(until=1_000_060)
+    await talk.say(hello=PRODUCER.Hello(token="jwt"))
+    talk.now += 59
+    await talk.say(create=PRODUCER.CreateTask())
+    talk.now += 3
+    with pytest.raises(PermissionError, match="UNAUTHENTICATED"):
+        await talk.say(create=PRODUCER.CreateTask())
+
+
 # settings ---------------------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +385,31 @@ async def test_a_port_in_use_is_named(store_url: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"{taken} cannot be listened on"):
             async with calling(f"sqlite:///{tmp_path}/other.db", {"tasks.grpc_listen": taken}):
                 raise AssertionError("it started")
+
+
+def test_without_streams_grpcio_is_not_imported(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, sys
+from tests.api.serving import serving
+
+async def main():
+    async with serving("sqlite:///{tmp_path}/chargehand.db"):
+        return [name for name in sys.modules if name.partition(".")[0] == "grpc" or name.startswith("google.protobuf")]
+
+print(asyncio.run(main()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@on_sqlite
+async def test_a_missing_package_is_a_configuration_error(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("streams", "server", "conversation", "working", "producing"):
+        monkeypatch.delitem(sys.modules, f"chargehand.doors.tasks.grpc.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ConfigError, match=r"tasks\.grpc_listen needs packages .*pip install chargehand\[grpc\]"):
+        async with calling(store_url, ON):
+            raise AssertionError("it started")
 
 
 def test_our_messages_have_the_bytes_of_codeqs() -> None:

@@ -36,6 +36,8 @@ async def test_a_schedule_is_shown_with_all_its_fields_and_its_next_ticks(one: N
         "priority": 0,
         "webhook": "",
         "maxAttempts": 0,
+        "limitKey": "",
+        "metadata": None,
         "paused": False,
         "nextRunAt": "2026-05-01T11:00:00.000Z",
         "nextRuns": ["2026-05-01T11:00:00.000Z", "2026-05-01T12:00:00.000Z", "2026-05-01T13:00:00.000Z"],

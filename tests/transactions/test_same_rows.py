@@ -65,6 +65,10 @@ SAME_TASKS: list[tuple[str, str, dict[str, Any]]] = [
     ("pack", "{}", {"unique_key": "order-7"}),
     ("pack", "{}", {"idempotency_key": "key 1", "unique_key": "order-7"}),
     ("pack", "{}", {"idempotency_key": "", "unique_key": "", "webhook": " "}),
+    ("pack", "{}", {"limit_key": "acme"}),
+    ("Pack", "{}", {"limit_key": "", "metadata": {"user": "fünf", "a": [1, 2.0]}}),
+    ("pack", "{}", {"metadata": {}}),
+    ("pack", "{}", {"metadata": None}),
     ("pack", "{}", {"webhook": HOOK}),
     ("pack", "{}", {"webhook": "HTTP://Example.COM:80?a=%20"}),
     ("pack", "{}", {"webhook": "https://hooks.example.:8443/A/b;c?d=/e&f='\"{}"}),
@@ -88,6 +92,7 @@ SAME_JOBS: list[tuple[str, str, dict[str, Any]]] = [
     ("q", "{}", {"webhook": HOOK, "on": ["queued", "failed"]}),
     ("q", "{}", {"webhook": HOOK, "on": ["succeeded"]}),
     ("q", "{}", {"metadata": {"a": [1, 2.0]}}),
+    ("q", "{}", {"limit_key": "acme"}),
     ("q", "{}", {"traceparent": TRACE, "tracestate": "a=1"}),
 ]
 

@@ -9,11 +9,12 @@ was a job. No server is called, and nothing here imports a driver: connections a
 """
 
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
 
 from chargehand.client.transport.calls import instant
+from chargehand.client.types.tasks import NewTask
 
 
 class Options(TypedDict, total=False):
@@ -24,7 +25,9 @@ class Options(TypedDict, total=False):
     run_at: datetime | str
     delay_seconds: float
     idempotency_key: str
+    limit_key: str
     webhook: str
+    metadata: dict[str, Any]
     traceparent: str
     tracestate: str
     tenant: str
@@ -40,13 +43,18 @@ class SubmitTaskOptions(Options, total=False):
 class SubmitJobOptions(Options, total=False):
     deadline_seconds: float
     on: list[str]  # the states of which the webhook is told; left out: all
-    metadata: dict[str, Any]
 
 
-def submit_task(connection: Any, command: str, payload: Any, **options: Unpack[SubmitTaskOptions]) -> str:
+@overload
+def submit_task(connection: Any, task: NewTask, /, **options: Unpack[SubmitTaskOptions]) -> str: ...
+@overload
+def submit_task(connection: Any, command: str, payload: Any, **options: Unpack[SubmitTaskOptions]) -> str: ...
+
+
+def submit_task(connection: Any, *task: Any, **options: Any) -> str:
     """Submit a task within the transaction of the connection, which is of psycopg, Django or SQLAlchemy (a Session too), and return
-    the task's id."""
-    return _run(connection, *_call("chargehand_submit_task", command, payload, dict(options)))
+    the task's id. In place of the command and the payload, what `new_task` of a declared task returns."""
+    return _run(connection, *_task(*task, **options))
 
 
 def submit_job(connection: Any, queue: str, payload: Any, **options: Unpack[SubmitJobOptions]) -> str:
@@ -54,9 +62,17 @@ def submit_job(connection: Any, queue: str, payload: Any, **options: Unpack[Subm
     return _run(connection, *_call("chargehand_submit_job", queue, payload, dict(options)))
 
 
-async def submit_task_async(connection: Any, command: str, payload: Any, **options: Unpack[SubmitTaskOptions]) -> str:
+@overload
+async def submit_task_async(connection: Any, task: NewTask, /, **options: Unpack[SubmitTaskOptions]) -> str: ...
+@overload
+async def submit_task_async(
+    connection: Any, command: str, payload: Any, **options: Unpack[SubmitTaskOptions]
+) -> str: ...
+
+
+async def submit_task_async(connection: Any, *task: Any, **options: Any) -> str:
     """The same for a connection of asyncpg, of psycopg (AsyncConnection) or of SQLAlchemy (AsyncConnection, AsyncSession)."""
-    return await _run_async(connection, *_call("chargehand_submit_task", command, payload, dict(options)))
+    return await _run_async(connection, *_task(*task, **options))
 
 
 async def submit_job_async(connection: Any, queue: str, payload: Any, **options: Unpack[SubmitJobOptions]) -> str:
@@ -64,6 +80,17 @@ async def submit_job_async(connection: Any, queue: str, payload: Any, **options:
 
 
 Values = tuple[str, str, str]
+
+
+def _task(command: str | NewTask, payload: Any = msgspec.UNSET, **options: Any) -> tuple[str, Values]:
+    function = "chargehand_submit_task"
+    if isinstance(command, NewTask):
+        said = {name: value for name, value in msgspec.structs.asdict(command).items() if value}
+        said.pop("payload", None)
+        return _call(function, said.pop("command"), command.payload, said | options)
+    if payload is msgspec.UNSET:
+        raise TypeError("payload: is missing")
+    return _call(function, command, payload, options)
 
 
 def _call(function: str, name: str, payload: Any, options: dict[str, Any]) -> tuple[str, Values]:

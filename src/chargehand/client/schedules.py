@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import UNSET
+
 from chargehand.client.transport.calls import Calls, path_of
 from chargehand.client.types.schedules import ListedSchedule, NewSchedule, Policy, Schedule, Topic
 from chargehand.client.types.tasks import Task
@@ -22,6 +24,8 @@ class ScheduleCalls(Calls):
         priority: int = 0,
         webhook: str = "",
         max_attempts: int = 0,
+        limit_key: str = "",
+        metadata: Mapping[str, Any] | None = None,
     ) -> Schedule:
         """Make the schedule, or change the one of this name to what is said here."""
         asked = NewSchedule(
@@ -32,6 +36,8 @@ class ScheduleCalls(Calls):
             priority=priority,
             webhook=webhook,
             max_attempts=max_attempts,
+            limit_key=limit_key or UNSET,
+            metadata=metadata or UNSET,
         )
         return await self._call("PUT", path_of("schedules", name), Schedule, asked, safe=True)
 

@@ -188,6 +188,7 @@ class Engine:
         except asyncio.CancelledError:
             claiming.add_done_callback(self._hand_back)
             raise
+        self.wakeups.found(job.queue for job in claimed.jobs)
         if claimed.later_at is not None:
             for queue in claim.queues:
                 self.wakeups.again_at(queue, claimed.later_at, self.now)

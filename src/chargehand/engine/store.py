@@ -18,12 +18,13 @@ from chargehand.engine.queue import Queue
 from chargehand.engine.reads import FileReads, JobReads, OutboxReads, RecordReads
 
 A = TypeVar("A")
+LOOK_ON = 0
 
 
 class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
     jobs: tuple[Job, ...]
     endpoints: tuple[str, ...] = ()
-    later_at: int | None = None  # when a limit lets more start, although no job ends
+    later_at: int | None = None  # when a limit lets more start, although no job ends; LOOK_ON: not known yet
 
 
 class Claim(Operation[Claimed], frozen=True, array_like=True, tag="claim"):

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from chargehand.engine.job import SECOND
 from chargehand.engine.queue import Queue, Queues, Wanted, all_with
 from chargehand.engine.reads import DueQueue
+from chargehand.engine.store import LOOK_ON
 
 MIN_PAUSE_SECONDS = 0.005
+MAX_PAUSE_SECONDS = 1.0  # as often as the store is read for all waiters anyway
 
 
 class Waiter:
@@ -52,6 +54,7 @@ class Wakeups:
         self._waiting: dict[Wanted, dict[Waiter, None]] = {}
         self._many = 0  # lines that are for many queues at once
         self._soonest: int | None = None
+        self._pauses: dict[Queue, float] = {}  # of queues through whose keys claims walk, and find nothing
         self._changed = asyncio.Event()
         self._open = True
 
@@ -110,7 +113,22 @@ class Wakeups:
 
     def again_at(self, queue: Queue, at: int, now: Callable[[], int]) -> None:
         """Wake a waiter when a limit lets more start, but never at once: by the store's clock it may still be too early."""
-        self.due_at(queue, max(at, now() + int(MIN_PAUSE_SECONDS * SECOND)), now)
+        self.due_at(queue, max(at, now() + int(self._pause(queue, at) * SECOND)), now)
+
+    def _pause(self, queue: Queue, at: int) -> float:
+        """Longer each time: with very many keys that may start nothing, the store would do little but look through them."""
+        if at != LOOK_ON:
+            self._pauses.pop(queue, None)
+            return MIN_PAUSE_SECONDS
+        pause = self._pauses.get(queue, MIN_PAUSE_SECONDS)
+        self._pauses[queue] = min(pause * 2, MAX_PAUSE_SECONDS)
+        return pause
+
+    def found(self, queues: Iterable[Queue]) -> None:
+        """Something of these queues has started."""
+        if self._pauses:
+            for queue in queues:
+                self._pauses.pop(queue, None)
 
     def close(self) -> None:
         """End all waiting with no work, because the server is stopping."""

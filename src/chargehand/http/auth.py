@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import math
 import os
 import time
 from collections import OrderedDict
@@ -53,6 +54,7 @@ class Caller:
     rate_key: str = ""  # callers with the same key share one bucket
     rate_per_second: float = 0.0  # 0: no limit
     stranger: bool = False  # has a valid JWT, but none of its scopes is one of this server's
+    until: float = math.inf  # the date when the JWT is not valid any more
 
     def may(self, scope: str) -> bool:
         """Does the caller hold this scope? `*` allows everything, `jobs:*` everything that begins with `jobs:`."""
@@ -150,7 +152,7 @@ class Gate:
             claims = await self._jwt.verify(token)
             caller = _from_claims(claims, self._rate)
             # Not cached until a distant `exp`: a key that its issuer withdraws must soon stop working.
-            until = min(claims.exp + LEEWAY_SECONDS, self._now() + REMEMBER_SECONDS)
+            until = min(caller.until, self._now() + REMEMBER_SECONDS)
             self._jwt_callers.put(digest, caller, until)
         return caller
 
@@ -293,6 +295,7 @@ def _from_claims(claims: Claims, rate: float) -> Caller:
         rate_key=f"jwt:{claims.tenant}:{claims.sub}",  # by subject, so that a new token does not bring a new bucket
         rate_per_second=rate,
         stranger=not any(scope.partition(":")[0] in _OUR_SCOPES for scope in scopes),
+        until=claims.exp + LEEWAY_SECONDS,
     )
 
 

@@ -4,18 +4,18 @@ Generators of statements, as in `steps.py`, since both databases do this alike. 
 locked meanwhile. A start counts for the length of the rate, in every window of that length: no clock divides time into windows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chargehand.engine.held import PAUSED
 from chargehand.engine.job import SECOND, Job, QueueSettings, Rate
 from chargehand.engine.queue import Queue
+from chargehand.engine.store import LOOK_ON
 from chargehand.store.queries import columns
-from chargehand.store.steps import Asking
+from chargehand.store.steps import Asking, Statement
 
 KEYS_AT_ONCE = 16  # whose limits the first statement reads; each further one reads twice as many
-MOST_KEYS = 4096  # that a claim looks at, or a few more; the next one goes on behind them
-KEYLESS = 1000  # jobs at the front of the queue among which those without a key are looked for
+MOST_KEYS = 4096  # that a claim looks at; the next one goes on behind them
 
 
 class Found(NamedTuple):
@@ -24,6 +24,7 @@ class Found(NamedTuple):
     priority: int
     run_at: int
     job_id: str
+    key: str = ""  # whose turn it is, where keys take turns
 
 
 class RoomToStart(NamedTuple):
@@ -34,6 +35,8 @@ class RoomToStart(NamedTuple):
 
 
 class Offer(NamedTuple):
+    """What a queue may start, in the order of the turns, and when that changes although none ends."""
+
     found: list[Found]
     later_at: int | None
 
@@ -55,7 +58,7 @@ def offer(settings: QueueSettings, want: int) -> Asking[Offer]:
     """Find jobs of a queue whose keys are limited: the keys take turns, and within one it goes by priority, then age."""
     queue = settings.queue
     [(turn,)] = yield "last_turn", columns(queue)
-    found: list[list[tuple[str, Found]]] = []  # for each key that may start something, in the order of their turns
+    found: list[list[Found]] = []  # for each key that may start something, in the order of their turns
     later: int | None = None
     after, last, looked, wrapped, at_once = turn, "", 0, False, KEYS_AT_ONCE
     while sum(map(len, found)) < want and looked < MOST_KEYS:
@@ -65,7 +68,7 @@ def offer(settings: QueueSettings, want: int) -> Asking[Offer]:
         later = _sooner(later, *(key.room.later_at for key in keys))
         found += yield from _jobs_of(queue, [key for key in keys if key.room.free], want)
         if len(rows) == at_once:
-            after, at_once = rows[-1][0], at_once * 2
+            after, at_once = rows[-1][0], min(at_once * 2, MOST_KEYS - looked)
         elif wrapped:
             break
         else:  # behind the last key come the jobs without one, then the first key
@@ -76,10 +79,20 @@ def offer(settings: QueueSettings, want: int) -> Asking[Offer]:
     dealt = _deal(found, want)
     if looked >= MOST_KEYS and not dealt:
         yield "set_turn", columns(queue) | {"turn": after}
-        return Offer([], 0)
-    if dealt:
-        yield "set_turn", columns(queue) | {"turn": dealt[-1][0]}
-    return Offer([each for _, each in dealt], later)
+        return Offer([], LOOK_ON)
+    return Offer(dealt, later)
+
+
+def in_turn(chosen: Iterable[tuple[Queue, str]], offered: Mapping[Queue, Iterable[Found]]) -> list[tuple[Queue, str]]:
+    """Of several queues, the most urgent jobs say how many each may start. Which of them start is said by the turns of its keys."""
+    turns = {queue: iter(found) for queue, found in offered.items()}
+    return [(queue, next(turns[queue]).job_id if queue in turns else job_id) for queue, job_id in chosen]
+
+
+def moved_turn(settings: QueueSettings, started: Iterable[tuple[Queue, str]]) -> Iterator[Statement]:
+    """Remember whose turn was the last, of the keys of these jobs in the order of their turns."""
+    if keys := [key for queue, key in started if queue == settings.queue and settings.limits.by_key]:
+        yield "set_turn", columns(settings.queue) | {"turn": keys[-1]}
 
 
 def started(settings: QueueSettings, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
@@ -143,31 +156,31 @@ def _sooner(*instants: int | None) -> int | None:
     return min((at for at in instants if at is not None), default=None)
 
 
-def _jobs_of(queue: Queue, keys: Sequence[_Key], want: int) -> Asking[list[list[tuple[str, Found]]]]:
+def _jobs_of(queue: Queue, keys: Sequence[_Key], want: int) -> Asking[list[list[Found]]]:
     """Find the next jobs of each key: one of each if there are keys enough, unless some have nothing due."""
     if not keys:
         return []
     for each in (1, want) if len(keys) >= want else (want,):
         rows = yield "jobs_of_keys", columns(queue) | {"keys": [key.name for key in keys], "each": each}
-        found = {key.name: list[tuple[str, Found]]() for key in keys}
-        for name, *job in rows:
-            found[name].append((name, Found(*job)))
+        found = {key.name: list[Found]() for key in keys}
+        for name, priority, run_at, job_id in rows:
+            found[name].append(Found(priority, run_at, job_id, name))
         of_keys = [_in_order(found[key.name])[: key.room.free] for key in keys]
         if sum(map(len, of_keys)) >= want:
             break
     return [each for each in of_keys if each]
 
 
-def _keyless(queue: Queue, want: int) -> Asking[list[list[tuple[str, Found]]]]:
-    rows = yield "keyless_jobs", columns(queue) | {"each": want, "most": KEYLESS}
-    return [_in_order([("", Found(*row)) for row in rows])] if rows else []
+def _keyless(queue: Queue, want: int) -> Asking[list[list[Found]]]:
+    rows = yield "keyless_jobs", columns(queue) | {"each": want}
+    return [_in_order([Found(*row) for row in rows])] if rows else []
 
 
-def _in_order(found: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
-    return sorted(found, key=lambda each: (-each[1].priority, each[1].run_at, each[1].job_id))
+def _in_order(found: list[Found]) -> list[Found]:
+    return sorted(found, key=lambda each: (-each.priority, each.run_at, each.job_id))
 
 
-def _deal(found: Sequence[Sequence[tuple[str, Found]]], want: int) -> list[tuple[str, Found]]:
+def _deal(found: Sequence[Sequence[Found]], want: int) -> list[Found]:
     """Take one job of each key in turn until there are as many as wanted."""
     rounds = max(map(len, found), default=0)
     return [of_key[number] for number in range(rounds) for of_key in found if number < len(of_key)][:want]

@@ -99,9 +99,13 @@ class Sender(Generic[R]):
         return Step(NewStep("", "tasks", self._new(payload)), self)
 
     def _by_the_clock(self, name: str, every: str | Every, new: NewTask) -> dict[str, Any]:
+        for option in ("idempotency_key", "unique_key", "run_at", "delay_seconds"):
+            if getattr(new, option):
+                raise ValueError(f"{option}: the clock makes a task at every tick and cannot take it; leave it out")
         at = Every(every) if isinstance(every, str) else every
         said = {"name": name, "cron": at.cron, "timezone": at.timezone, "command": new.command, "payload": new.payload}
-        return said | {"priority": new.priority, "webhook": new.webhook, "max_attempts": new.max_attempts}
+        names = ("priority", "webhook", "max_attempts", "limit_key", "metadata")
+        return said | {name: getattr(new, name) for name in names}
 
 
 class DeclaredTask(Sender[R], Generic[P, Called, R]):

@@ -1,5 +1,6 @@
 """Types of `client.schedules` and `client.topics`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ class NewSchedule(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     priority: int = 0
     webhook: str = ""
     max_attempts: int = 0
+    limit_key: str | UnsetType = UNSET  # unset for servers that do not know it
+    metadata: Mapping[str, Any] | UnsetType = UNSET
 
 
 class ListedSchedule(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -29,6 +32,8 @@ class ListedSchedule(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     priority: int
     webhook: str
     max_attempts: int
+    limit_key: str = ""
+    metadata: Any = None
     paused: bool
     next_run_at: str | None
     last_run_at: str | None

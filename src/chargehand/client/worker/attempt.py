@@ -88,7 +88,7 @@ class TaskAttempt:
         """Stop the function and give the task back. A thread cannot be stopped: it runs on, and its result is dropped."""
         self._stopped = True
         _finish(self._released)
-        self._give_up(0.0 if self._handler.in_a_thread else STOP_SECONDS)
+        self._give_up(STOP_SECONDS if self._handler.can_be_stopped else 0.0)
 
     async def run(self) -> TaskEnded:
         """Run the function and report its end. Nothing that the function raises is raised here."""
@@ -142,7 +142,7 @@ class TaskAttempt:
         if self._stopped:
             return
         self._overdue = True
-        self._give_up(0.0 if self._handler.in_a_thread else LATE_SECONDS)
+        self._give_up(LATE_SECONDS if self._handler.can_be_stopped else 0.0)
 
     async def _keep(self) -> None:
         try:
@@ -150,7 +150,7 @@ class TaskAttempt:
         except LeaseLost as lost:
             self._why_lost = str(lost)
             self._held.lost.set()
-            if not self._handler.in_a_thread or (self._call is not None and self._call.can_be_killed):
+            if self._handler.can_be_stopped or (self._call is not None and self._call.can_be_killed):
                 self._give_up(STOP_SECONDS)
 
     def _give_up(self, after_seconds: float) -> None:

@@ -22,3 +22,8 @@ class TaskFunction:
     def in_a_thread(self) -> bool:
         called = getattr(self.function, "__call__", None)  # noqa: B004 - an object may have a coroutine function there
         return not (inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(called))
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """Not what runs in a thread, nor a coroutine that waits for one, such as a batch."""
+        return not (self.in_a_thread or getattr(self.function, "waits_for_a_thread", False))

@@ -36,11 +36,19 @@ def worker(
     max_tasks_per_child: Annotated[
         int | None, typer.Option(help="Replace such a process after so many tasks. [never]", min=1)
     ] = None,
+    max_memory_per_child: Annotated[
+        int | None,
+        typer.Option(help="Replace such a process after a task that left it above so many bytes. [never]", min=1),
+    ] = None,
     concurrency: Annotated[int, typer.Option(help="How many tasks run at once.", min=1, max=1000)] = 1,
     lease: Annotated[
         float, typer.Option(help="Seconds after which the task of a worker that died goes to another.", min=1)
     ] = 60,
     timeout: Annotated[float | None, typer.Option(help="Seconds that a try may take. [no limit]", min=0.01)] = None,
+    soft_timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which SoftTimeLimit is raised in the app's function. [no limit]", min=0.01),
+    ] = None,
     fail_on: Annotated[
         list[int] | None,
         typer.Option(help="An exit code that fails the task without another try; may be repeated.", min=1, max=255),
@@ -69,9 +77,10 @@ def worker(
     with one_line_errors():
         configure_logs("warning", "json" if json else "human")
         if command:
-            if queue or overwrite or processes or max_tasks_per_child:
+            if queue or overwrite or processes or max_tasks_per_child or max_memory_per_child or soft_timeout:
                 refuse(
-                    "--queue, --overwrite, --processes and --max-tasks-per-child are for an app, --command is for a program"
+                    "--queue, --overwrite, --processes, --max-tasks-per-child, --max-memory-per-child and --soft-timeout "
+                    "are for an app, --command is for a program"
                 )
             done_by = Program(program, timeout, frozenset(fail_on or ()))
             uvloop.run(work(done_by, command, url, token, concurrency, lease, grace, as_json=json))
@@ -84,10 +93,11 @@ def worker(
         app = find_app(program[0])
         if _given(context, "url") or _given(context, "token"):
             app.connect(url, token or None)
-        options = {"lease_seconds": lease, "grace_seconds": grace, "timeout": timeout}
+        options = {"lease_seconds": lease, "grace_seconds": grace, "timeout": timeout, "soft_timeout": soft_timeout}
         options |= {
             "processes": processes or None,
             "max_tasks_per_child": max_tasks_per_child,
+            "max_memory_per_child": max_memory_per_child,
             "concurrency": concurrency,
         }
         working = worker_of(app, queue or (), options, overwrite=overwrite, as_json=json)

@@ -27,7 +27,6 @@ from chargehand.http.response import Response
 from chargehand.http.route import Route, reply
 from chargehand.observability.tracing import Span, Tracing
 
-MAX_KEY = 255
 KEY_SECONDS = 3600  # a key is removed with its task, so a task with a key is kept for an hour at least
 LAST_RUN_AT = 221_845_392_000_000_000  # the year 9000
 
@@ -190,15 +189,15 @@ class ProducerApi:
             min(runs, wire.MAX_ATTEMPTS),
             run_at,
             delay,
-            _key("idempotencyKey", asked.idempotency_key),
+            wire.checked_key("idempotencyKey", asked.idempotency_key),
             None,
             traceparent,
             tracestate,
             self._reports(tenant, asked.webhook),
             metadata(command, wire.some_object("metadata", asked.metadata)),
-            unique_key=_key("uniqueKey", asked.unique_key),
+            unique_key=wire.checked_key("uniqueKey", asked.unique_key),
             keep_seconds=keep,
-            limit_key=_key("limitKey", asked.limit_key) or "",
+            limit_key=wire.checked_key("limitKey", asked.limit_key) or "",
         )
 
     def _reports(self, tenant: str, webhook: str | None) -> tuple[Report, ...]:
@@ -218,14 +217,6 @@ def _when(asked: wire.CreateTask) -> tuple[int | None, float]:
     if delay < 0:
         raise TaskRefused(400, "invalid 'delaySeconds' (must be >= 0)", field="delaySeconds")
     return None, delay
-
-
-def _key(field: str, key: str | None) -> str | None:
-    if not key:
-        return None
-    if len(key) > MAX_KEY or not key.isprintable():
-        raise TaskRefused(400, "invalid body", detail=f"{field}: at most {MAX_KEY} printable characters", field=field)
-    return key
 
 
 def _created(new: NewJob, asked: wire.CreateTask, moved: Moved) -> Task:

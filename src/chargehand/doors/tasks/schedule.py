@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.doors.tasks import cron
-from chargehand.doors.tasks.wire import MAX_ATTEMPTS, CreateTask, checked_command, checked_url
+from chargehand.doors.tasks.wire import MAX_ATTEMPTS, CreateTask, checked_command, checked_key, checked_url, some_object
 from chargehand.engine.delivery import shown_url
 from chargehand.engine.job import PRIORITIES, rfc3339
 from chargehand.engine.record import Record
@@ -16,6 +16,7 @@ from chargehand.webhooks.egress import EgressPolicy
 
 MAX_NAME = 200
 SHOWN_TICKS = 3
+NO_METADATA = msgspec.Raw(b"null")
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,6 +38,10 @@ class ScheduleRequest(msgspec.Struct, frozen=True, rename="camel"):
     priority: Annotated[int, msgspec.Meta(description="0 to 9, and 9 goes first; others are moved into that range")] = 0
     webhook: Annotated[str, msgspec.Meta(description="http or https; called when the task has ended")] = ""
     max_attempts: Annotated[int, msgspec.Meta(description="0: as the command's topic or the server says")] = 0
+    limit_key: Annotated[str, msgspec.Meta(description="Whose limits hold, if the topic has limits for each key")] = ""
+    metadata: Annotated[msgspec.Raw, msgspec.Meta(description="A JSON object that comes with the task")] = (
+        msgspec.field(default_factory=lambda: NO_METADATA)
+    )
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +66,8 @@ class Schedule(msgspec.Struct, rename="camel"):
         str, msgspec.Meta(description="Without its query; sent back like this, it keeps the query it has")
     ]
     max_attempts: int
+    limit_key: str
+    metadata: Any
     paused: bool
     next_run_at: str | None
     last_run_at: Annotated[str | None, msgspec.Meta(description="The tick that the last task was made for")]
@@ -92,6 +99,8 @@ def task_of(asked: ScheduleRequest) -> CreateTask:
         priority=asked.priority,
         webhook=asked.webhook,
         max_attempts=asked.max_attempts,
+        limit_key=asked.limit_key,
+        metadata=asked.metadata,
     )
 
 
@@ -115,6 +124,8 @@ def checked(asked: ScheduleRequest, policy: EgressPolicy, now: int) -> ScheduleR
         priority=min(max(asked.priority, PRIORITIES[0]), PRIORITIES[-1]),
         webhook=checked_url(policy, "webhook", asked.webhook, "invalid webhook url") if asked.webhook else "",
         max_attempts=min(max(asked.max_attempts, 0), MAX_ATTEMPTS),
+        limit_key=checked_key("limitKey", asked.limit_key) or "",
+        metadata=some_object("metadata", asked.metadata) or NO_METADATA,
     )
 
 

@@ -28,6 +28,7 @@ Lease = Annotated[
 ]
 MAX_BATCH = 100
 MAX_ATTEMPTS = 1000
+MAX_KEY = 255
 MAX_DECODED = 1000  # above MAX_BATCH, so that a batch that is somewhat too large gets codeQ's own error
 
 
@@ -208,6 +209,14 @@ def some_object(field: str, raw: Raw) -> Raw | None:
         return None if data is None else Raw(data)
     except InvalidField as error:
         raise invalid_body(error, "invalid body") from None
+
+
+def checked_key(field: str, key: str | None) -> str | None:
+    if not key:
+        return None
+    if len(key) > MAX_KEY or not key.isprintable():
+        raise TaskRefused(400, "invalid body", detail=f"{field}: at most {MAX_KEY} printable characters", field=field)
+    return key
 
 
 def checked_command(command: str) -> str:

@@ -29,6 +29,7 @@ from chargehand.store.whole_flows import Announce, Submit
 new_id = UlidMaker()
 PART = 500  # submissions or changes in a statement: those of a flow may be ten thousand, and each is compared with each
 SPARES = (16, 256, 4096)  # candidates beyond those wanted, if others are taking the first
+NO_TURNS = Queue("", "", "")  # stands for all queues without turns
 
 
 async def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Answer]:
@@ -210,7 +211,7 @@ class _Rooms(NamedTuple):
     """How many more jobs each queue may run; where its keys decide, which."""
 
     counts: dict[Queue, int]
-    found: list[limits.Found]
+    found: dict[Queue, list[limits.Found]]
     settings: list[QueueSettings]
     later_at: int | None
 
@@ -223,7 +224,7 @@ async def _rooms(tx: Transaction, queues: tuple[Queue, ...], want: int) -> _Room
         rows = await tx.fetch("count_running", queues=list(most))
         counts |= {queue: max(0, most[queue] - row[-1]) for row in rows for queue in [queue_from(row)]}
     counts |= {each.queue: 0 for each in settings if each.paused}
-    found: list[limits.Found] = []
+    found: dict[Queue, list[limits.Found]] = {}
     later: list[int] = []
     for each in settings:
         room: limits.RoomToStart = await tx.run(limits.rate_room(each.queue, each.limits.rate, counts[each.queue]))
@@ -231,19 +232,26 @@ async def _rooms(tx: Transaction, queues: tuple[Queue, ...], want: int) -> _Room
         offered = limits.Offer([], None)
         if each.limits.by_key and room.free:
             offered = await tx.run(limits.offer(each, min(want, room.free)))
-            found += offered.found
+            found[each.queue] = offered.found
             counts[each.queue] = 0  # it offers what it may start
         later += [at for at in (room.later_at, offered.later_at) if at is not None]
     return _Rooms(counts, found, settings, min(later, default=None))
 
 
 async def _pick_in(tx: Transaction, rooms: _Rooms, slots: list[Claim], spare: int) -> _Picked:
-    if not rooms.found:
+    if not any(rooms.found.values()):
         return await _pick(tx, rooms.counts, slots, spare, delivers=True)
     others = await tx.fetch("find_candidates", rooms=_room_rows(rooms.counts), limit=len(slots), spare=0)
-    found = [*rooms.found, *(limits.Found(*row) for row in others)]
-    found.sort(key=lambda each: (-each.priority, each.run_at, each.job_id))
-    ids = [each.job_id for each in found[: len(slots)]]
+    found = [(queue, each) for queue, offered in rooms.found.items() for each in offered]
+    found += [(NO_TURNS, limits.Found(*row)) for row in others]
+    found.sort(key=lambda each: (-each[1].priority, each[1].run_at, each[1].job_id))
+    chosen = limits.in_turn([(queue, each.job_id) for queue, each in found[: len(slots)]], rooms.found)
+    keys = {each.job_id: each.key for offered in rooms.found.values() for each in offered}
+    for settings in rooms.settings:
+        # Also of one that somebody else is moving at this moment, and that is not claimed: else all others would wait for it.
+        for name, values in limits.moved_turn(settings, [(queue, keys.get(job_id, "")) for queue, job_id in chosen]):
+            await tx.fetch(name, **values)
+    ids = [job_id for _, job_id in chosen]
     rows = await tx.fetch("claim_found_jobs", ids=ids, limit=len(slots), slots=_slot_rows(slots), delivers=True)
     return _Picked(_claimed(rows), more=False, refused=False)
 

@@ -190,13 +190,9 @@ CROSS JOIN LATERAL (
 SELECT c.priority, c.run_at, c.id
 FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p(priority)
 CROSS JOIN LATERAL (
-  SELECT f.id, f.priority, f.run_at FROM (
-    SELECT j.id, j.priority, j.run_at, j.limit_key FROM jobs_live j
-    WHERE j.state = 'queued' AND {same j :} AND j.priority = p.priority AND j.run_at <= :now
-    ORDER BY j.run_at, j.id
-    LIMIT :most) f
-  WHERE f.limit_key = ''
-  ORDER BY f.run_at, f.id
+  SELECT j.id, j.priority, j.run_at FROM jobs_live j
+  WHERE j.state = 'queued' AND j.limit_key = '' AND {same j :} AND j.priority = p.priority AND j.run_at <= :now
+  ORDER BY j.run_at, j.id
   LIMIT :each
 ) c;
 

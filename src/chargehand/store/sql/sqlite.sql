@@ -75,12 +75,9 @@ SELECT j.priority, j.run_at, j.id
 FROM (VALUES (9), (8), (7), (6), (5), (4), (3), (2), (1), (0)) AS p
 CROSS JOIN jobs j
 WHERE j.id IN (
-  SELECT f.id FROM (
-    SELECT i.id, i.limit_key FROM jobs i
-    WHERE i.state = 'queued' AND {same i :} AND i.priority = p.column1 AND i.run_at <= :now
-    ORDER BY i.run_at, i.id
-    LIMIT :most) f
-  WHERE f.limit_key = ''
+  SELECT i.id FROM jobs i INDEXED BY jobs_keyless
+  WHERE i.state = 'queued' AND i.limit_key = '' AND {same i :} AND i.priority = p.column1 AND i.run_at <= :now
+  ORDER BY i.run_at, i.id
   LIMIT :each);
 
 -- name: add_start

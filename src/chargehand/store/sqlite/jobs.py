@@ -156,7 +156,7 @@ def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _PickedIds:
         values = queue.kind, queue.tenant, queue.name, queue.node, db.now
         for (priority,) in db.connection.execute(due_priorities, values):
             levels.setdefault(priority, []).append(queue)
-    picked: list[str] = []
+    picked: list[tuple[Queue, str]] = []
     rooms: dict[Queue, _Room] = {}
     for priority in sorted(levels, reverse=True):
         candidates: list[tuple[int, str, Queue]] = []
@@ -170,11 +170,13 @@ def _pick(db: Session, queues: tuple[Queue, ...], limit: int) -> _PickedIds:
             candidates.sort()
         for _, job_id, queue in candidates[: limit - len(picked)]:
             rooms[queue].count -= 1
-            picked.append(job_id)
+            picked.append((queue, job_id))
         if len(picked) == limit:
             break
     later = min((room.later_at for room in rooms.values() if room.later_at is not None), default=None)
-    return _PickedIds(picked, [room.settings for room in rooms.values() if room.settings is not None], later)
+    offered = {queue: room.found for queue, room in rooms.items() if room.found is not None}
+    ids = [job_id for _, job_id in (limits.in_turn(picked, offered) if offered else picked)]
+    return _PickedIds(ids, [room.settings for room in rooms.values() if room.settings is not None], later)
 
 
 @dataclass(slots=True)
@@ -213,6 +215,8 @@ def _due(db: Session, queue: Queue, room: _Room, priority: int, want: int) -> li
 
 
 def _remember_starts(db: Session, settings: QueueSettings, jobs: list[Job]) -> None:
+    for name, values in limits.moved_turn(settings, [(job.queue, job.limit_key) for job in jobs]):
+        db.one(name, **values)
     starts = [tuple(row.values()) for row in limits.started(settings, jobs)]
     if starts:
         db.one("drop_starts", **columns(settings.queue), length=int(settings.window * SECOND), now=db.now)

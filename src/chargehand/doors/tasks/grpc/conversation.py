@@ -5,6 +5,8 @@ answer is held back by its connection.
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -17,7 +19,7 @@ from chargehand.http.auth import Caller
 from chargehand.observability.logs import get_logger
 
 HELLO_SECONDS = 10.0
-CHECK_SECONDS = 900.0  # how often the token of a stream is checked again
+CHECK_SECONDS = 900.0  # how often the token of a stream is checked again, besides at its own end
 MAX_WAITING = 1000  # messages of one stream that wait for work
 TURNS = 100  # messages of one stream that are handled at once
 ANSWERS = 100  # answers that wait until the client reads
@@ -43,9 +45,11 @@ class Speaker(Protocol):
 
 
 class Conversation:
-    def __init__(self, speaker: Speaker, known: Known) -> None:
+    def __init__(self, speaker: Speaker, known: Known, now: Callable[[], float] = time.time) -> None:
         self._speaker = speaker
         self._known = known
+        self._now = now
+        self._check_at = 0.0
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue(ANSWERS)
         self._turns = asyncio.Semaphore(TURNS)
         self._waiting: set[asyncio.Task[None]] = set()
@@ -95,7 +99,9 @@ class Conversation:
 
     async def _caller(self, token: str, context: Any) -> Caller:
         try:
-            return await self._known(token)
+            caller = await self._known(token)
+            self._check_at = min(self._now() + CHECK_SECONDS, caller.until + 1)
+            return caller
         except Unauthenticated as error:
             await _end(context, grpc.StatusCode.UNAUTHENTICATED, f"auth failed: {error.short or error.message}")
         except TooManyRequests as error:
@@ -107,10 +113,12 @@ class Conversation:
 
     async def _next(self, token: str, context: Any) -> Answer | None:
         while True:
-            try:
-                return await asyncio.wait_for(self._answers.get(), CHECK_SECONDS)
-            except TimeoutError:
+            left = self._check_at - self._now()
+            if left <= 0:  # however much there is to answer
                 await self._caller(token, context)
+                continue
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(self._answers.get(), left)
 
     async def _take_back(self) -> None:
         """The client is gone: take back what it was not sent."""
