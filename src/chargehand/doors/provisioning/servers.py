@@ -15,7 +15,7 @@ from chargehand.doors.provisioning.refusals import ProvisioningRefused, route
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import FINAL, SECOND, Job, rfc3339
+from chargehand.engine.job import SECOND, Job, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import Conflict, EgressRefused, InvalidField, NotFound
@@ -234,13 +234,9 @@ class Servers:
         )  # fmt: skip
 
     async def active_job(self, tenant: str, serial: str) -> Job | None:
-        """Return the server's active job, or None. It is the newest job, or an older one that was retried."""
-        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, serial, limit=1))
-        if found and found[0].state not in FINAL:
-            return found[0]
-        owner = await self.owner(tenant, serial)
-        started = await self._jobs.get_job(owner.job_id) if owner is not None and owner.job_id else None
-        return started if started is not None and started.state not in FINAL else None
+        """Return the server's active job, or None. There is one at most: they have the same unique key."""
+        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, serial, live=True, limit=1))
+        return found[0] if found else None
 
     async def owner(self, tenant: str, serial: str) -> Owner | None:
         record = await self._records.get(OWNER, tenant, serial.lower()) if SERIAL.fullmatch(serial) else None
