@@ -27,8 +27,9 @@ class Unexpected(Exception):
     """An answer after which a measurement cannot go on."""
 
 
-def request(method: str, path: str, body: bytes = b"") -> bytes:
+def request(method: str, path: str, body: bytes = b"", key: str = "") -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n"
+    head += f"idempotency-key: {key}\r\n" if key else ""
     return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -12,7 +12,8 @@ from chargehand.store.postgres import periods
 
 LIFE = 7 * 86_400 * SECOND  # that finished jobs are kept
 DAY, HOUR = 86_400 * SECOND, 3_600 * SECOND
-PAGE = 5_000  # finished jobs of which enough failed for a page
+PAGE = 10_000  # finished jobs of which enough failed for a page, and as many as a list searches for one
+RARE = "rare"  # the queue of one finished job in a hundred thousand
 
 # An id of an instant, as the maker of ids would write it: ten characters of time; digits stand for chance.
 _TIME = " || ".join(
@@ -22,7 +23,7 @@ _TIME = " || ".join(
 _FINISHED = f"""
 WITH n AS (SELECT n, (($1::BIGINT + n * $2::BIGINT / $3::BIGINT) / 1000) AS ms FROM GENERATE_SERIES($4::BIGINT, $5::BIGINT) AS n),
 old AS (
-  SELECT {_TIME} || LPAD(n::TEXT, 16, '0') AS id, n % 100 = 0 AS failed, CASE WHEN n % 10 = 0 THEN 'key ' || n END AS key, ms * 1000 AS at
+  SELECT {_TIME} || LPAD(n::TEXT, 16, '0') AS id, n % 100 = 0 AS failed, n % 100000 = 0 AS rare, CASE WHEN n % 10 = 0 THEN 'key ' || n END AS key, ms * 1000 AS at
   FROM n),
 payloads AS (INSERT INTO job_payloads SELECT id, $6 FROM old),
 results AS (INSERT INTO job_results SELECT id, $6 FROM old WHERE NOT failed),
@@ -39,7 +40,7 @@ webhooks AS (
 tries AS (INSERT INTO delivery_tries SELECT id, id, 1, at + 3, 200, 0.01, '', '' FROM old WHERE key IS NOT NULL)
 INSERT INTO jobs (id, kind, tenant, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt, max_attempts,
                   lease, waiting_for, traceparent, tracestate, reports, seq, created_at, updated_at, finished_at, error, idempotency_key)
-SELECT id, 'job', 'default', 'bench', '', CASE WHEN failed THEN 'failed' ELSE 'succeeded' END, '',
+SELECT id, 'job', 'default', CASE WHEN rare THEN '{RARE}' ELSE 'bench' END, '', CASE WHEN failed THEN 'failed' ELSE 'succeeded' END, '',
        CASE WHEN failed THEN 'failed' ELSE 'succeeded' END, 'queued', 3, 5, at, 1, 3, 1, '', '', '', '', 3, at, at + 3, at + 3,
        CASE WHEN failed THEN 'it broke' END, key
 FROM old
@@ -65,7 +66,7 @@ async def empty(bench: Bench, stores: PostgresStores) -> str:
 
 async def grown(bench: Bench, stores: PostgresStores) -> str:
     """Return a copy of the database that is kept; it is filled where there is none."""
-    name = f"grown_{bench.scale.finished}_{bench.scale.many}"
+    name = f"grown_{bench.scale.finished}_{bench.scale.many}_{RARE}"
     if not await stores.has(name):
         url = await stores.add("filling")
         await fill(url, 0)  # makes its tables

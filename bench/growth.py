@@ -13,6 +13,7 @@ from bench import grown, work
 from bench.bench import Bench
 from bench.client import Connection, Work, connected, request
 from bench.jobs import CONNECTIONS
+from bench.processes import running
 from bench.report import Row, Sample, Target, megabytes
 from bench.stores import postgres_stores
 from chargehand.engine.job import SECOND
@@ -25,6 +26,12 @@ PRUNED = 1_000  # jobs
 AT_LONGEST = 20.0  # seconds: of one run, should a call take long
 A_DAY = 86_400.0  # seconds: a bound that no run should meet
 AT_MOST = Target("≤", 1.5)
+_SMALL = Target("<", 100)
+_TABLES = (
+    ("jobs_live", "live jobs", _SMALL),
+    ("deliveries_pending", "pending deliveries", _SMALL),
+    ("job_keys", "keys", None),
+)
 
 
 Works = Mapping[str, tuple[int, Work]]  # on so many connections
@@ -49,6 +56,7 @@ _WORKS = {
     "list of queued jobs": (1, get("/engine/jobs?limit=50&state=queued")),
     "list of running jobs": (1, get("/engine/jobs?limit=50&state=running")),
     "list of a queue's jobs": (1, get("/engine/jobs?limit=50&queue=bench")),
+    "list of a rare queue's jobs": (1, get(f"/engine/jobs?limit=50&queue={grown.RARE}")),
     "list of a day's jobs": (1, get(f"/engine/jobs?limit=50&since={grown.days_ago(3)}&until={grown.days_ago(2)}")),
     "dead deliveries": (1, get("/engine/deliveries?limit=50&state=dead")),
     "queues": (1, get("/engine/queues")),
@@ -145,26 +153,28 @@ async def _longest_read(connection: Connected) -> float:
 
 
 async def bloat(bench: Bench) -> AsyncIterator[Row]:
-    """How large the tables of live jobs are after many cycles, with autovacuum as it comes."""
+    """How large the tables of what is under way are after many cycles, with autovacuum as it comes. Keys stay as long as their jobs."""
     count, done = bench.scale.cycles, 0
     with postgres_stores() as stores:
         url = await stores.create()
         here = Bench(stores, bench.scale, bench.say)
-        async with here.server(url) as server:
+        async with running("receiver") as (_, [receiver, _]), here.server(url) as server:
+            cycle = work.cycle_with_some_told(f"{receiver}/told")
             for part in (count // 10, count - count // 10):
                 async with connected(server.url, CONNECTIONS) as opened:
-                    sample = bench.said("cycle", await server.run(opened, work.cycle, count=part, seconds=A_DAY))
+                    sample = bench.said("cycle", await server.run(opened, cycle, count=part, seconds=A_DAY))
                 done += sample.operations
-                yield Row(
-                    measurement=f"live jobs with indexes, {done:,} cycles",
-                    value=await _live_megabytes(url),
-                    unit="MB",
-                    target=Target("<", 100),
-                )
+                for table, what, target in _TABLES:
+                    yield Row(
+                        measurement=f"{what} with indexes, {done:,} cycles",
+                        value=await _megabytes_of(url, table),
+                        unit="MB",
+                        target=target,
+                    )
 
 
-async def _live_megabytes(url: str) -> float:
+async def _megabytes_of(url: str, table: str) -> float:
     connection = await asyncpg.connect(url)
-    size = await connection.fetchval("SELECT pg_total_relation_size('jobs_live')")
+    size = await connection.fetchval("SELECT pg_total_relation_size($1::REGCLASS)", table)
     await connection.close()
     return megabytes(size)

@@ -1,8 +1,10 @@
 """The operations that are timed, on one connection."""
 
+import itertools
+
 import msgspec
 
-from bench.client import Answer, Connection, request
+from bench.client import Answer, Connection, Work, request
 
 QUEUE = "bench"
 PAYLOAD = msgspec.json.encode({"text": "x" * 289})  # 300 bytes
@@ -21,9 +23,9 @@ class _Claimed(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Claimed)
 
 
-def submission(webhook: str = "") -> bytes:
+def submission(webhook: str = "", key: str = "") -> bytes:
     told = {"webhook": {"url": webhook, "on": ["queued"]}} if webhook else {}
-    return request("POST", "/engine/jobs", msgspec.json.encode(_SUBMIT | told))
+    return request("POST", "/engine/jobs", msgspec.json.encode(_SUBMIT | told), key)
 
 
 def claiming(wait_seconds: float = 0.0) -> bytes:
@@ -61,3 +63,16 @@ async def succeed(connection: Connection, claimed: Answer) -> None:
 async def cycle(connection: Connection) -> None:
     await submit(connection)
     await claim_and_succeed(connection)
+
+
+def cycle_with_some_told(webhook: str) -> Work:
+    """One job in ten has a webhook and an idempotency key."""
+    numbers = itertools.count()
+
+    async def cycle(connection: Connection) -> None:
+        number = next(numbers)
+        told = number % 10 == 0
+        await connection.expect(submission(webhook, f"key {number}") if told else _submission, 202)
+        await claim_and_succeed(connection)
+
+    return cycle

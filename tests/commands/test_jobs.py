@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import aiohttp
+import pytest
 
+from chargehand.engine import listing
 from tests.api.serving import on_sqlite, serving, talking, until
 from tests.commands.running import ended, invoked, running
 from tests.inference.conformance import OllamaTarget
@@ -40,6 +42,25 @@ async def test_jobs_are_listed_by_state_kind_and_queue_page_by_page(store_url: s
         assert [job["queue"] for job in tasks["jobs"]] == ["resize"]
         none = (await invoked(server.url, "jobs", "list", "--kind", "batch")).good()
         assert none.out == "No job matches.\n"
+
+
+@on_sqlite
+async def test_a_list_goes_on_over_pages_that_have_fewer_jobs_than_they_may(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "SEARCHED", 10)
+    monkeypatch.setattr(listing, "GLANCED", 2)
+    async with serving(store_url) as server, talking(server) as api:
+        rare = await api.submit(queue="rare")
+        for _ in range(25):
+            await api.submit()
+        page = (await api.get("/engine/jobs?queue=rare")).good()
+        assert (page["jobs"], page["next"] > rare) == ([], True)
+        for limit in ("1", "20"):
+            told = await invoked(
+                server.url, "jobs", "list", "--kind", "job", "--queue", "rare", "--limit", limit, "--json"
+            )
+            assert [job["id"] for job in told.good().json["jobs"]] == [rare]
 
 
 @on_sqlite

@@ -2,8 +2,12 @@
 
 import asyncio
 
+import pytest
+
+from chargehand.engine import counts
 from chargehand.engine.counts import IN_A_SECOND, SMALL, JobCounts, Kept
 from chargehand.engine.store import Store
+from chargehand.errors import StoreUnavailable
 from tests.store.given import a_queue, submit_many, take_one
 
 
@@ -14,11 +18,14 @@ class Counting:
         self.size = size
         self.times = 0
         self.now = 0.0
+        self.fails = False
         self.kept = Kept(self._count, lambda _: self.size, lambda: self.now)
 
     async def _count(self) -> int:
         self.times += 1
         await asyncio.sleep(0)
+        if self.fails:
+            raise StoreUnavailable("gone")
         return self.times
 
 
@@ -48,12 +55,38 @@ async def test_who_asks_after_a_write_does_not_get_a_small_count_that_began_befo
     assert (await counting.kept.get(), await first) == (2, 1)
 
 
-async def test_a_count_that_was_given_up_is_taken_by_the_next_who_asks() -> None:
+async def test_a_count_that_was_given_up_is_finished_for_the_next_who_asks() -> None:
     counting = Counting(SMALL + 1)
     first = asyncio.create_task(counting.kept.get())
     await asyncio.sleep(0)
     first.cancel()
+    assert await counting.kept.get() == 1
+
+
+async def test_who_waits_for_a_count_that_fails_hears_it_and_the_next_takes_another() -> None:
+    counting = Counting(SMALL + 1)
+    counting.fails = True
+    answers = await asyncio.gather(*[counting.kept.get() for _ in range(5)], return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreUnavailable] * 5
+    assert counting.times == 1
+    counting.fails = False
     assert await counting.kept.get() == 2
+
+
+async def test_nobody_waits_for_a_count_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts, "PATIENCE_SECONDS", 0.01)
+    ready = asyncio.Event()
+
+    async def count() -> int:
+        await ready.wait()
+        return SMALL + 1
+
+    kept = Kept(count, lambda size: size)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await kept.get()
+    ready.set()
+    assert await kept.get() == SMALL + 1
 
 
 async def test_live_jobs_are_counted_by_queue_and_stage_with_the_time_of_the_count(store: Store) -> None:

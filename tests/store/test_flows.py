@@ -2,15 +2,19 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
-from chargehand.engine.flow import CancelFlow, NewFlow, Occupied, RetryFlow
+from chargehand.engine import references
+from chargehand.engine.flow import CancelFlow, FlowSteps, NewFlow, Occupied, RetryFlow
 from chargehand.engine.job import NEVER, SECOND, State
 from chargehand.engine.moves import Change, Moved, Prune, Submitted
+from chargehand.engine.reads import StepFilter
 from chargehand.engine.store import KeptJobs, OldJobs, Store
 from tests.conftest import Clock
+from tests.engine.given import an_engine
 from tests.store.flow_given import a_flow, end, id_of, ready, states, submit_flow
-from tests.store.given import TENANT, a_report, get, seen, sql, submit, take_one, trace
+from tests.store.given import TENANT, a_queue, a_report, get, seen, sql, submit, take_one, trace
 
 
 async def test_a_step_waits_until_the_one_before_has_succeeded(store: Store) -> None:
@@ -260,6 +264,41 @@ async def test_a_flow_stays_as_it_is_if_the_unique_key_of_a_step_was_taken_meanw
     before = await trace(store, flow.job.id)
     assert await retry(store, flow) is None
     assert await trace(store, flow.job.id) == before
+
+
+# taking over results -------------------------------------------------------------------------------------------------
+
+
+async def test_results_are_taken_over_without_holding_more_of_them_than_a_payload_may_have(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "MAX_BYTES", 10_000)
+    most = 0
+    list_steps = store.list_steps
+
+    async def listing(by: StepFilter) -> FlowSteps:
+        nonlocal most
+        found = await list_steps(by)
+        most = max(most, sum(len(step.job.result or b"") for step in found.steps))
+        return found
+
+    monkeypatch.setattr(store, "list_steps", listing)
+    names = [f"s{number}" for number in range(8)]
+    wants_little = b'{"all": ["' + b'", "'.join(b"{{%s.few}}" % name.encode() for name in names) + b'"]}'
+    wants_much = wants_little.replace(b".few", b".many")
+    engine = an_engine(store)
+    for payload in (wants_little, wants_much):
+        flow = await submit_flow(store, {**{name: [] for name in names}, "last": names}, fields={"payload": payload})
+        for name in names:
+            await end(store, flow, name, result=b'{"few": "%s", "many": "%s"}' % (name.encode(), b"x" * 3_000))
+        claimed = await engine.claim((a_queue(f"{flow.job.id}/last"),), "worker", 60)
+        if payload is wants_little:
+            assert msgspec.json.decode(claimed[0].payload) == {"all": names}
+        else:
+            assert claimed == ()
+            error = (await get(store, id_of(flow, "last"))).error
+            assert error == "what it takes over of the steps before it makes it larger than 10000 bytes"
+    assert most <= 10_000
 
 
 # what steps are to all others -----------------------------------------------------------------------------------------

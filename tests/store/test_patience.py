@@ -1,20 +1,22 @@
 """A database that is frozen or elsewhere: callers get an answer soon, and are served soon after it is back."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
-from chargehand.errors import StoreUnavailable
+from chargehand.engine.reads import JobFilter
+from chargehand.errors import ConfigError, StoreUnavailable
 from chargehand.store import open_store
 from chargehand.store.postgres.connecting import CONNECT_SECONDS, PLANNED_ONCE, connect, each_host
 from chargehand.store.postgres.connections import Connections
 from chargehand.store.postgres.hints import AGAIN_SECONDS, ANSWER_SECONDS, HELLO_EVERY_SECONDS
 from chargehand.store.postgres.store import PostgresStore
 from tests.api.serving import serving, talking, until
-from tests.store.given import a_job, submit
+from tests.store.given import TENANT, a_job, submit
 from tests.store.relay import Relay, url_of
 
 SOON = 5.0  # seconds: the longest a caller waits for a refusal, and for service after the database is back
@@ -60,6 +62,82 @@ async def test_callers_of_a_frozen_database_are_refused_soon_and_served_when_it_
         await until(served)
         assert time.monotonic() - back < SOON + 1
         assert (await api.get("/readyz")).status == 200
+
+
+@contextlib.asynccontextmanager
+async def locked(postgres_url: str, table: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """Hold a lock for which every reader of the table waits; yield a connection without one."""
+    owner, other = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    async with owner.transaction():
+        await owner.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield other
+    await owner.close()
+    await other.close()
+
+
+async def waiting_for_locks(connection: "asyncpg.Connection[asyncpg.Record]") -> int:
+    return int(
+        await connection.fetchval(
+            "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+    )
+
+
+async def test_reads_behind_a_lock_are_refused_soon_and_end_in_the_database_too(postgres_url: str) -> None:
+    store = await open_store(postgres_url, pool_size=4)  # so that most of them wait for a connection
+    job_id = await submit(store)
+    async with locked(postgres_url, "jobs") as other:
+        began = time.monotonic()
+        reads = [
+            (store.get_job(job_id), store.list_jobs(JobFilter(TENANT)), store.list_events(job_id)) for _ in range(5)
+        ]
+        found = await asyncio.gather(*[read for some in reads for read in some], return_exceptions=True)
+        assert time.monotonic() - began < 3 * SOON
+        refused = [answer for answer in found if isinstance(answer, StoreUnavailable)]
+        assert len(refused) >= 10, found
+        assert {(each.retry_after_seconds, "4.5 s" in each.message) for each in refused} == {(2, True)}
+
+        async def nobody_waits() -> bool:
+            return not await waiting_for_locks(other)
+
+        await until(nobody_waits, 3 * SOON)
+    assert await store.get_job(job_id) is not None
+    assert [job.id for job in await store.list_jobs(JobFilter(TENANT))] == [job_id]
+    await store.close()
+
+
+async def test_lists_and_counts_that_wait_are_answered_with_503_soon(postgres_url: str) -> None:
+    async with serving(postgres_url) as server, talking(server) as api:
+        job_id = await api.submit()
+        paths = ("jobs", "jobs?queue=q&state=failed", f"jobs/{job_id}", "queues", "overview")
+        async with locked(postgres_url, "jobs"):
+            began = time.monotonic()
+            answers = await asyncio.gather(*[api.get(f"/engine/{path}") for path in paths * 3])
+            assert time.monotonic() - began < 3 * SOON
+            assert [answer.status for answer in answers] == [503] * len(answers)
+            assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
+
+        async def served() -> bool:
+            return {(await api.get(f"/engine/{path}")).status for path in paths} == {200}
+
+        await until(served)
+
+
+async def test_a_caller_that_hangs_up_ends_its_statement_in_the_database(postgres_url: str) -> None:
+    store = await open_store(postgres_url)
+    async with locked(postgres_url, "jobs") as other:
+        reading = asyncio.create_task(store.list_jobs(JobFilter(TENANT)))
+
+        async def one_waits() -> bool:
+            return await waiting_for_locks(other) == 1
+
+        async def nobody_waits() -> bool:
+            return not await waiting_for_locks(other)
+
+        await until(one_waits)
+        reading.cancel()
+        await until(nobody_waits, 3 * SOON)
+    await store.close()
 
 
 async def test_a_job_acknowledged_before_the_freeze_is_there_after_it(relay: Relay, postgres_url: str) -> None:
@@ -147,6 +225,16 @@ async def test_a_host_that_takes_no_writes_is_passed_over(relay: Relay, postgres
 )
 def test_a_url_of_several_hosts_is_taken_apart(url: str, urls: list[str]) -> None:
     assert each_host(url) == urls
+
+
+@pytest.mark.parametrize(
+    "query", ["host=h1,h2", "sslmode=require&host=h1:1,h2:2", "host=h1%2Ch2", "host=/run/a,/run/b&port=1,2"]
+)
+async def test_several_hosts_in_the_query_of_a_url_are_refused_with_what_to_write(query: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^store\.url: several hosts .*postgresql://user@host1:5432,host2:5432/database$"
+    ):
+        await open_store(f"postgresql://u:secret@/db?{query}")
 
 
 async def test_a_caller_that_hangs_up_in_the_middle_of_a_statement_spoils_the_connection_for_nobody(

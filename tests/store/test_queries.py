@@ -14,7 +14,7 @@ from chargehand.engine import listing
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import UlidMaker, first_id_at
 from chargehand.engine.job import SECOND, Job, State
-from chargehand.engine.listing import list_page
+from chargehand.engine.listing import list_full_page, list_page
 from chargehand.engine.moves import Change
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import DeliveryFilter, FileFilter, JobFilter
@@ -30,6 +30,7 @@ from tests.store.given import (
     a_queue,
     a_report,
     a_take,
+    claim,
     get,
     get_endpoint,
     job_in,
@@ -224,7 +225,7 @@ async def test_jobs_are_listed_newest_first_by_every_filter(store: Store) -> Non
 
     assert await listed() == [failed, second, first]
     assert await listed(limit=2) == [failed, second]
-    assert await listed(before=failed, limit=1) == await listed(limit=1, skip=1) == [second]
+    assert await listed(before=failed, limit=1) == [second]
     assert await listed("other") == [third]
     assert await listed("othe") == await listed("other ") == []
     assert await listed(queue="other") == await listed(kind="door") == [second]
@@ -244,9 +245,7 @@ async def test_jobs_are_listed_newest_first_by_every_filter(store: Store) -> Non
     )
     assert await listed(state=State.SUCCEEDED) == [done]
     assert await listed(state=State.RUNNING) == [later.id, working.id]
-    assert (
-        await listed(state=State.RUNNING, before=later.id) == await listed(state=State.RUNNING, skip=1) == [working.id]
-    )
+    assert await listed(state=State.RUNNING, before=later.id) == [working.id]
     assert await listed("other", state=State.RUNNING) == await listed(state=State.RUNNING, queue="q") == []
     assert await listed(topics=("running:working",)) == [working.id]
     assert await listed(topics=("running:loading",)) == await listed("other", topics=("running:working",)) == []
@@ -262,8 +261,13 @@ EVERY_JOB: dict[str, Any] = {
     "until": 2**62,
     "first": "",
     "before": "z",
-    "skip": 0,
+    "searched": 2**62,
 }
+
+
+def lists_of_queued(store_url: str) -> tuple[str, ...]:
+    """On SQLite all jobs lie in one table, so there is no list of its own for those that wait."""
+    return ("list_jobs",) if store_url.startswith("sqlite:") else ("list_jobs", "list_queued_jobs")
 
 
 async def test_a_few_stopped_jobs_are_found_without_reading_the_others(store_url: str, clock: Clock) -> None:
@@ -307,7 +311,7 @@ async def test_the_jobs_of_a_tenant_with_few_are_found_without_reading_those_of_
         await submit(store, tenant="other")
         await sql(store_url, MANY_JOBS)
         await sql(store_url, "ANALYZE jobs")
-        for name in ("list_jobs", "list_queued_jobs"):
+        for name in lists_of_queued(store_url):
             assert await effort(store_url, name, **EVERY_JOB, tenant="other", limit=50) < 10_000
 
 
@@ -327,6 +331,52 @@ async def test_a_plan_for_lists_that_was_made_while_there_was_nothing_serves_a_h
         await sql(postgres_url, MANY_JOBS)
         for name in ("list_jobs", "list_queued_jobs"):
             assert await effort(postgres_url, name, **EVERY_JOB, tenant=TENANT, limit=50) < 1_000
+
+
+@pytest.mark.parametrize(
+    "by", [{"queue": "rare"}, {"kind": "batch"}, {"any_topic": False, "topics": []}, {"unnamed": False, "names": []}]
+)
+async def test_a_list_that_few_jobs_are_like_reads_no_more_of_the_others_than_it_was_told(
+    store_url: str, clock: Clock, by: dict[str, Any]
+) -> None:
+    nothing = "[]" if store_url.startswith("sqlite:") else "{}"
+    by = EVERY_JOB | {name: nothing if value == [] else value for name, value in by.items()}
+    async with opened(store_url, clock) as store:
+        await submit(store, queue="rare", kind="batch")
+        await sql(store_url, MANY_JOBS)
+        for name in lists_of_queued(store_url):
+            few = await effort(store_url, name, **(by | {"searched": 100}), tenant=TENANT, limit=51)
+            more = await effort(store_url, name, **(by | {"searched": 200}), tenant=TENANT, limit=51)
+            assert few < more < 2.2 * few < 30_000
+
+
+async def test_the_end_of_a_search_is_found_without_reading_what_is_behind_it(store_url: str, clock: Clock) -> None:
+    page = {"tenant": TENANT, "first": "", "before": "z"}
+    async with opened(store_url, clock):
+        await sql(store_url, MANY_JOBS)
+        for name in lists_of_queued(store_url):
+            assert await effort(store_url, f"end_of_{name}", **page, skip=100) < 3_000
+
+
+async def test_a_list_that_most_jobs_are_like_reads_no_more_than_its_page(store_url: str, clock: Clock) -> None:
+    async with opened(store_url, clock):
+        await sql(store_url, MANY_JOBS)
+        by = EVERY_JOB | {"kind": "job", "searched": 10_000}
+        for name in lists_of_queued(store_url):
+            assert await effort(store_url, name, **by, tenant=TENANT, limit=51) < 10_000
+
+
+async def test_what_waits_or_runs_in_a_queue_is_found_without_reading_other_jobs(store_url: str, clock: Clock) -> None:
+    async with opened(store_url, clock) as store:
+        await job_in(store, State.FAILED, queue="rare")
+        runs = (await running(store, queue="rare")).id
+        waits = await submit(store, queue="rare")
+        await sql(store_url, MANY_JOBS)
+        by = {"tenant": TENANT, "kind": "job", "queue": "rare", "limit": 10}
+        assert await effort(store_url, "list_live_jobs", **by) < 1_000
+        live = JobFilter(TENANT, "job", "rare", live=True)
+        assert {job.id for job in await store.list_jobs(live)} == {waits, runs}
+        assert await store.list_jobs(JobFilter("other", "job", "rare", live=True)) == []
 
 
 async def failed_with(store: Store, error: str, **fields: Any) -> str:
@@ -358,6 +408,7 @@ async def test_a_search_continues_by_its_cursor_after_a_page_has_read_enough(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SEARCHED", 3)
+    monkeypatch.setattr(listing, "GLANCED", 3)
     found = [await failed_with(store, error) for error in ("a", "b", "b", "a", "b", "b", "b", "a", "a", "b")]
     wanted = [job_id for job_id, error in zip(found, "abbabbbaab", strict=True) if error == "a"][::-1]
     for limit, sizes in ((10, [2, 0, 1, 1]), (1, [1, 1, 1, 1])):
@@ -369,6 +420,70 @@ async def test_a_search_continues_by_its_cursor_after_a_page_has_read_enough(
                 break
         assert [len(page) for page in pages] == sizes
         assert [job_id for page in pages for job_id in page] == wanted
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        {"queue": "rare"},
+        {"kind": "batch"},
+        {"names": ("rar",), "starts": True},
+        {"kinds": ("batch",)},
+        {"queue": "rare", "state": State.QUEUED},
+        {"queue": "rare", "since": 1, "until": 2**61},
+    ],
+)
+async def test_a_list_goes_on_by_its_cursor_over_pages_that_are_short(
+    store: Store, monkeypatch: pytest.MonkeyPatch, by: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(listing, "SEARCHED", 3)
+    monkeypatch.setattr(listing, "GLANCED", 2)
+    rare = [await submit(store, queue="rare", kind="batch")]
+    await submit_many(store, 10)
+    rare += [await submit(store, queue="rare", kind="batch") for _ in range(3)]
+    pages, cursor = [], None
+    while True:
+        jobs, cursor = await list_page(store, JobFilter(TENANT, before=cursor, limit=2, **by))
+        pages.append([job.id for job in jobs])
+        if cursor is None:
+            break
+    assert [len(page) for page in pages] == [2, 1, 0, 0, 1, 0]
+    assert [job_id for page in pages for job_id in page] == rare[::-1]
+    whole = JobFilter(TENANT, limit=4, **by)
+    found, following = await list_full_page(store, whole)
+    assert ([job.id for job in found], following) == (rare[::-1], None)
+    found, following = await list_full_page(store, msgspec.structs.replace(whole, limit=2))
+    assert ([job.id for job in found], following) == (rare[:1:-1], rare[2])
+
+
+async def test_no_job_is_left_out_of_a_list_when_others_come_while_it_is_searched(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "SEARCHED", 3)
+    monkeypatch.setattr(listing, "GLANCED", 2)
+    rare = await submit(store, queue="rare")
+    await submit_many(store, 10)
+    found, cursor = [], None
+    while True:
+        by = JobFilter(TENANT, queue="rare", state=State.QUEUED, before=cursor)
+        jobs, cursor = await list_page(_Busy(store), by)  # type: ignore[arg-type]
+        found += jobs
+        if cursor is None:
+            break
+    assert [job.id for job in found] == [rare]
+
+
+class _Busy:
+    """A store in which jobs come and go between two reads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def list_jobs(self, by: JobFilter) -> list[Job]:
+        jobs = await self._store.list_jobs(by)
+        await submit_many(self._store, 2)
+        await claim(self._store, "q", limit=4)
+        return jobs
 
 
 async def test_jobs_are_listed_by_their_time_of_creation(store: Store, clock: Clock) -> None:
@@ -498,6 +613,7 @@ def reads(store: Store, job: Job) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.list_jobs(JobFilter(TENANT, state=State.FAILED)),
         lambda: store.list_jobs(JobFilter(TENANT, state=State.RUNNING)),
         lambda: store.list_jobs(JobFilter(TENANT, kinds=("job",), key="k")),
+        lambda: store.list_jobs(JobFilter(TENANT, "job", "q", live=True)),
         lambda: store.list_jobs(JobFilter(late="lease", limit=10)),
         lambda: store.list_jobs(JobFilter(late="deadline", limit=10)),
         lambda: store.due_queues([a_queue("q")], 10),

@@ -114,8 +114,7 @@ class ListJobs(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[
             Sought,
             msgspec.Meta(
-                description="In the error, in upper or lower case; of failed and cancelled jobs if there is no `state`. A page searches "
-                "10000 jobs at most: it may have fewer jobs than `limit`, even none, and still a `next`"
+                description="In the error, in upper or lower case; of failed and cancelled jobs if there is no `state`"
             ),
         ]
         | None

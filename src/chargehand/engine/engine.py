@@ -39,7 +39,7 @@ from chargehand.engine.moves import (
 from chargehand.engine.queue import Queue, Wanted
 from chargehand.engine.reads import JobFilter, JobReads, StepFilter
 from chargehand.engine.records import Records
-from chargehand.engine.references import MARK, Missing, filled, references
+from chargehand.engine.references import MARK, Filling, Missing, portions
 from chargehand.engine.store import Claim, Claimed, FinishedJobs, KeptJobs, OldDeliveries, OldJobs, OldPeriods, Store
 from chargehand.engine.texts import clean, cut
 from chargehand.engine.wakeups import Wakeups, wait_within
@@ -212,11 +212,14 @@ class Engine:
         return tuple(whole)
 
     async def _with_its_results(self, job: Job) -> Job:
-        names = references(job.payload) if job.flow is not None else ()
-        if not names or job.flow is None:
+        filling = Filling(job.payload)
+        if job.flow is None or not filling.names:
             return job
-        found = await self._store.list_steps(StepFilter(job.flow, names=tuple(sorted(names))))
-        return replace(job, payload=filled(job.payload, {step.name: step for step in found.steps}))
+        wanted = StepFilter(job.flow, names=filling.names)
+        for names in portions((await self._store.list_steps(replace(wanted, measured=True))).lengths):
+            for step in (await self._store.list_steps(replace(wanted, names=names))).steps:
+                filling.take(step)
+        return replace(job, payload=filling.filled())
 
     async def _fail_claimed(self, job: Job, error: str) -> None:
         with contextlib.suppress(Conflict, NotFound):  # cancelled meanwhile

@@ -105,3 +105,4 @@ class FlowStep(msgspec.Struct, frozen=True, array_like=True):
 class FlowSteps(msgspec.Struct, frozen=True):
     steps: list[FlowStep]
     counts: dict[tuple[str, str], int]  # (kind, state) -> how many, where asked for
+    lengths: dict[str, int]  # name -> bytes of the result, where asked for

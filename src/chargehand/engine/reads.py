@@ -34,7 +34,9 @@ class JobFilter(msgspec.Struct, frozen=True):
     until: int | None = None  # created before this instant
     text: str = ""  # in the error, in upper or lower case
     first: str = ""  # a job id: this one or newer
-    skip: int = 0  # so many of the newest
+    last_of: int = 0  # only the last of so many that a list looks at, whether or not it is like this
+    searched: int | None = None  # so many are looked at, whether or not they are like this; None: all
+    live: bool = False  # what waits or runs, in no order; goes with `tenant`, `kind`, `queue` and `limit` alone
     key: str | None = None  # the idempotency key; goes with `tenant` and `kinds` alone
     id: str | None = None  # of a job, or of one of its deliveries; goes with `tenant` and `kinds` alone
     late: Literal["", "lease", "deadline"] = ""  # whose lease or deadline has passed; goes with `limit` alone
@@ -125,6 +127,7 @@ class StepFilter(msgspec.Struct, frozen=True):
     first: int = 0
     limit: int = 500
     names: tuple[str, ...] | None = None
+    measured: bool = False  # only how long the results of these names are
     counted: bool = False  # count all steps too, by kind and state
 
 

@@ -48,9 +48,18 @@ class Accepted(msgspec.Struct):
     job_id: str
 
 
+Next = Annotated[
+    str | None,
+    msgspec.Meta(
+        description="`cursor` of the next page; null: this is the last. No page searches more than 10000 jobs, so with filters it may have "
+        "fewer than `limit`, even none, and still a `next`"
+    ),
+]
+
+
 class JobPage(msgspec.Struct, Generic[T]):
     jobs: list[T]
-    next: str | None
+    next: Next
 
 
 class EventPage(msgspec.Struct, Generic[T]):

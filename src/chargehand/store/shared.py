@@ -35,14 +35,14 @@ from chargehand.engine.store import FinishedJobs, KeptJobs, Old, OldFiles, OldJo
 from chargehand.store import limits
 from chargehand.store.group import Group, GroupsByKind
 from chargehand.store.operations import AnyOperation, GiveUp
-from chargehand.store.queries import columns, queue_from
+from chargehand.store.queries import Query, columns, queue_from
 
 A = TypeVar("A")
 
 Row = Sequence[Any]
 
 LAST_ID = "z"  # sorts behind every id
-LAST_INSTANT = 2**62
+LAST_INSTANT = EVERY = 2**62
 # An id has the time of the node that made it, `created_at` that of the store: so a range of ids is widened by this on both sides.
 CLOCK_SKEW = 60 * SECOND
 _LIKE = re.compile("[!%_]")
@@ -112,11 +112,12 @@ def _pruning(old: Old) -> tuple[str, dict[str, Any], Callable[[tuple[str, ...]],
     return "overdue_deliveries", {"age": age}, lambda ids: GiveUp(ids, reason)
 
 
-def _list_name(by: JobFilter) -> str:
-    """Return the statement that says the state: it reads the fewest other jobs."""
-    if by.stopped or by.state in (State.FAILED, State.CANCELLED):
-        return "list_stopped_jobs"
-    return "list_jobs" if by.state is None else f"list_{by.state}_jobs"
+def _newest_of_tenant(by: JobFilter) -> dict[str, str]:
+    if by.tenant is None:
+        raise ValueError("a list of jobs is that of a tenant")
+    first = max(by.first, "" if by.since is None else first_id_at(by.since - CLOCK_SKEW))
+    before = min(by.before or LAST_ID, LAST_ID if by.until is None else first_id_at(by.until + CLOCK_SKEW))
+    return {"tenant": by.tenant, "first": first, "before": before}
 
 
 class SharedStore(ABC):
@@ -126,6 +127,7 @@ class SharedStore(ABC):
     """
 
     _group: Group | GroupsByKind
+    _queries: dict[str, Query]
 
     @abstractmethod
     async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]: ...
@@ -164,19 +166,29 @@ class SharedStore(ABC):
             rows = await self._point("find_jobs", tenant=by.tenant, kinds=by.kinds or (), key=by.key, id=by.id)
         elif by.late == "lease":
             rows = await self._scan("list_lapsed_jobs", limit=by.limit, owner_prefix=by.owner_prefix, now=self._now())
+        elif by.live:
+            values = {"kind": by.kind, "tenant": by.tenant, "queue": by.queue, "limit": by.limit}
+            rows = await self._point("list_live_jobs", **values)
         elif by.late:
             rows = await self._scan("list_overdue_jobs", limit=by.limit, now=self._now())
         else:
             rows = await self._filtered_jobs(by)
         return [job_from(row) for row in rows]
 
+    def _list_name(self, by: JobFilter) -> str:
+        """Return the statement that says the state, if there is one: it reads the fewest other jobs."""
+        if by.stopped or by.state in (State.FAILED, State.CANCELLED):
+            return "list_stopped_jobs"
+        of_state = f"list_{by.state}_jobs"
+        return of_state if of_state in self._queries else "list_jobs"
+
     async def _filtered_jobs(self, by: JobFilter) -> Sequence[Row]:
-        if by.tenant is None:
-            raise ValueError("a list of jobs is that of a tenant")
+        if by.last_of:
+            return await self._scan(f"end_of_{self._list_name(by)}", **_newest_of_tenant(by), skip=by.last_of - 1)
         text = "%" + _LIKE.sub(r"!\g<0>", by.text) + "%" if by.text else None
         return await self._scan(
-            _list_name(by),
-            tenant=by.tenant,
+            self._list_name(by),
+            **_newest_of_tenant(by),
             kind=by.kind,
             any_kind=by.kinds is None,
             kinds=by.kinds or (),
@@ -191,10 +203,8 @@ class SharedStore(ABC):
             until=LAST_INSTANT if by.until is None else by.until,
             text=text,
             text_lower=text and text.lower(),
-            first=max(by.first, "" if by.since is None else first_id_at(by.since - CLOCK_SKEW)),
-            before=min(by.before or LAST_ID, LAST_ID if by.until is None else first_id_at(by.until + CLOCK_SKEW)),
             limit=by.limit,
-            skip=by.skip,
+            searched=EVERY if by.searched is None else by.searched,
         )
 
     async def list_events(
@@ -211,12 +221,15 @@ class SharedStore(ABC):
         return event_from(rows[0]) if rows else None
 
     async def list_steps(self, by: StepFilter) -> FlowSteps:
+        if by.measured:
+            rows = await self._point("lengths_of_results", job_id=by.flow_id, names=by.names)
+            return FlowSteps([], {}, {row[0]: int(row[1]) for row in rows})
         if by.names is not None:
             rows = await self._point("list_named_steps", job_id=by.flow_id, names=by.names)
         else:
             rows = await self._scan("list_steps", job_id=by.flow_id, first=by.first, limit=by.limit)
         counts = await self._scan("count_steps_by_state", job_id=by.flow_id) if by.counted else ()
-        return FlowSteps([flow_step_from(row) for row in rows], {(row[0], row[1]): int(row[2]) for row in counts})
+        return FlowSteps([flow_step_from(row) for row in rows], {(row[0], row[1]): int(row[2]) for row in counts}, {})
 
     async def count_stopped(self, topic: str) -> dict[Queue, int]:
         return {queue_from(row): int(row[4]) for row in await self._scan("count_stopped", topic=topic)}

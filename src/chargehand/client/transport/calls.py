@@ -58,7 +58,7 @@ class Calls:
         cursor: str = "cursor",
     ) -> AsyncGenerator[Reply, None]:
         """Yield the items of a list, which are the `member` of each page. Fetch a page when the caller asks for an item of it, until
-        there is no other or `limit` items were asked for."""
+        there is no other or there were `limit` items. A page may be short, even empty, and not be the last one."""
         query = {name: str(value) for name, value in by.items() if value}
         after: str | None = before
         left = limit
@@ -66,10 +66,11 @@ class Calls:
             size = PAGE if left is None else min(left, LARGEST_PAGE)
             asked = {**query, "limit": str(size), **({cursor: after} if after else {})}
             page = await self._get(path, _object(member, kind), query=asked)
-            for item in getattr(page, member):
+            items = getattr(page, member)
+            for item in items:
                 yield item
             after = page.next
-            left = None if left is None else left - size
+            left = None if left is None else left - len(items)
 
 
 def decode(reply: bytes, kind: type[Reply], member: str = "") -> Reply:

@@ -83,6 +83,25 @@ function said(body, status) {
   return `the server answered ${status}`;
 }
 
+const PAGES = 10;
+
+// A page of a list of jobs may be short, even empty, and not be the last: the server searches 10,000 jobs for each. Goes on for a while.
+export async function getJobs(path) {
+  const url = new URL(path, location.href);
+  const limit = Number(url.searchParams.get("limit"));
+  const jobs = [];
+  let next = null;
+  for (let page = 0; page < PAGES; page++) {
+    url.searchParams.set("limit", limit - jobs.length);
+    if (next) url.searchParams.set("cursor", next);
+    const found = await get(url.pathname + url.search);
+    jobs.push(...found.jobs);
+    next = found.next;
+    if (!next || jobs.length >= limit) break;
+  }
+  return { jobs, next };
+}
+
 export async function call(method, path, body, { signal, quiet } = {}) {
   const options = {
     method,

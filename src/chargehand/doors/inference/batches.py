@@ -21,6 +21,7 @@ from chargehand.engine.engine import Engine
 from chargehand.engine.guard import Guard
 from chargehand.engine.ids import is_ulid
 from chargehand.engine.job import SECOND, Event, Job, NewJob, State
+from chargehand.engine.listing import list_full_page
 from chargehand.engine.moves import Change, Moved, Note
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
@@ -181,11 +182,12 @@ class Batches:
     async def list_batches(self, req: Request, resp: Response) -> None:
         asked, tenant = query(req, BatchQuery), req.caller.tenant
         before = None if asked.after is None else batch_ulid("after", asked.after)
-        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, before=before, limit=asked.limit + 1))
-        jobs = [await self._jobs.get_job(job.id, tenant) for job in found[: asked.limit]]  # with their payloads
+        # OpenAI's clients go on behind the last batch of a page, so one that has none would be the last to them.
+        found, following = await list_full_page(self._jobs, JobFilter(tenant, KIND, before=before, limit=asked.limit))
+        jobs = [await self._jobs.get_job(job.id, tenant) for job in found]  # with their payloads
         shown = [await self._shown(job) for job in jobs if job is not None]
         ends = (shown[0].id, shown[-1].id) if shown else (None, None)
-        reply(resp, BatchList(shown, len(found) > asked.limit, *ends))
+        reply(resp, BatchList(shown, following is not None, *ends))
 
     async def _get(self, req: Request, batch_id: str) -> Job:
         job = await self._jobs.get_job(batch_ulid("batch_id", batch_id), req.caller.tenant)

@@ -16,7 +16,7 @@ from chargehand.doors.provisioning.refusals import ProvisioningRefused, route
 from chargehand.doors.provisioning.taxonomy import Key
 from chargehand.doors.provisioning.vault import Vault
 from chargehand.engine.engine import Engine
-from chargehand.engine.job import FINAL, SECOND, Job, rfc3339
+from chargehand.engine.job import SECOND, Job, rfc3339
 from chargehand.engine.reads import JobFilter
 from chargehand.engine.record import DropRecord, PutRecord, Record
 from chargehand.errors import Conflict, EgressRefused, InvalidField, NotFound
@@ -232,13 +232,9 @@ class Servers:
         )  # fmt: skip
 
     async def active_job(self, tenant: str, serial: str) -> Job | None:
-        """Return the server's active job, or None. It is the newest job, or an older one that was retried."""
-        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, serial, limit=1))
-        if found and found[0].state not in FINAL:
-            return found[0]
-        assigned = await self._assignments.of(tenant, serial)
-        started = await self._jobs.get_job(assigned.job_id) if assigned is not None and assigned.job_id else None
-        return started if started is not None and started.state not in FINAL else None
+        """Return the server's active job, or None. There is one at most: they have the same unique key."""
+        found = await self._jobs.list_jobs(JobFilter(tenant, KIND, serial, live=True, limit=1))
+        return found[0] if found else None
 
     # records ------------------------------------------------------------------------------------------------------------
 

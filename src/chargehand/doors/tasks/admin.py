@@ -15,6 +15,7 @@ from chargehand.doors.tasks.roll import Roll, WorkersSeen
 from chargehand.doors.tasks.views import DEAD, DEAD_TOPIC, Task, TaskEvent, task_event, task_view, whole_seconds
 from chargehand.engine.engine import Engine
 from chargehand.engine.job import SECOND, Job, QueueCount, QueueSettings
+from chargehand.engine.listing import list_full_page
 from chargehand.engine.queue import Queue
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import Conflict, NotFound
@@ -255,8 +256,9 @@ class AdminApi:
         self, tenant: str, command: str | None, limit: int, before: str | None = None
     ) -> tuple[list[Job], str | None]:
         queue = None if command in (None, ANY) else queue_name(command)
-        return await self._jobs.list(
-            JobFilter(tenant, KIND, queue, before=before, limit=limit, topics=(DEAD_TOPIC,), stopped=True)
+        return await list_full_page(
+            self._engine.jobs,
+            JobFilter(tenant, KIND, queue, before=before, limit=limit, topics=(DEAD_TOPIC,), stopped=True),
         )
 
     async def _letter(self, tenant: str, task_id: str) -> Job:

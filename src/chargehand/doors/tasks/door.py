@@ -3,6 +3,8 @@
 import os
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from chargehand.config import Config
 from chargehand.doors.tasks import views
 from chargehand.doors.tasks.admin import AdminApi
@@ -24,6 +26,7 @@ from chargehand.doors.tasks.worker import WorkerApi
 from chargehand.engine.backoff import added_jitter
 from chargehand.engine.chores import Chore
 from chargehand.engine.engine import Engine
+from chargehand.engine.listing import list_page
 from chargehand.engine.reads import JobFilter
 from chargehand.errors import ConfigError
 from chargehand.files import Files
@@ -39,7 +42,7 @@ from chargehand.webhooks.sending import DoorWebhooks
 if TYPE_CHECKING:
     from chargehand.doors.tasks.grpc.server import GrpcServer
 
-LOOK_UP = 10  # commands whose spelling is looked up at a time, since a lookup may scan many jobs
+LOOK_UP = 10  # commands whose spelling is looked up at a time, since a lookup may search many jobs
 
 
 class TasksDoor:
@@ -106,7 +109,11 @@ class TasksDoor:
         """Count the queues for the metrics."""
         counts = [count for count in (await self._engine.counts.live()).queues if count.queue.kind == KIND]
         for queue in self._metrics.strange(counts)[:LOOK_UP]:
-            found = await self._engine.jobs.list_jobs(JobFilter(queue.tenant, KIND, queue.name, limit=1))
+            of_it = JobFilter(queue.tenant, KIND, queue.name, limit=1)
+            found = (
+                await self._engine.jobs.list_jobs(replace(of_it, live=True))
+                or (await list_page(self._engine.jobs, of_it))[0]
+            )
             self._metrics.spell(views.command_of(found[0]) if found else queue.name)
         dead = await self._engine.counts.stopped(views.DEAD_TOPIC)
         self._metrics.show(counts, dead, self._notifier.active())

@@ -27,7 +27,7 @@ from chargehand.engine.reads import JobFilter
 from chargehand.errors import NotFound
 from chargehand.files import Files
 from chargehand.http.files import send_file
-from chargehand.http.jobs import EVENTS_PAGE, FOLLOW, FOLLOW_HEADERS, EventPage, JobResource
+from chargehand.http.jobs import EVENTS_PAGE, FOLLOW, FOLLOW_HEADERS, EventPage, JobResource, Next
 from chargehand.http.paging import Cursor, Limit, cursor
 from chargehand.http.request import Request
 from chargehand.http.response import Response
@@ -71,7 +71,7 @@ class ResultQuery(msgspec.Struct, rename="camel"):
 
 class TaskListing(msgspec.Struct):
     tasks: list[Task]
-    next: str | None
+    next: Next
 
 
 class ReadingApi:

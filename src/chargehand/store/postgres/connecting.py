@@ -5,11 +5,12 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
-from chargehand.errors import StoreError
+from chargehand.errors import ConfigError, StoreError
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -80,7 +81,11 @@ async def require_session(connection: Connection, connect: Callable[[], Awaitabl
 
 
 def each_host(url: str) -> list[str]:
-    """Return a URL for each host that the URL names."""
+    """Return a URL for each host that the URL names. Several in its query are refused: the driver would try one after the other."""
+    if any("," in hosts for hosts in parse_qs(urlsplit(url).query).get("host", ())):
+        raise ConfigError(
+            "store.url: several hosts stand before the path and not behind host=: postgresql://user@host1:5432,host2:5432/database"
+        )
     parts = _HOSTS.fullmatch(url)
     if parts is None:
         return [url]

@@ -9,6 +9,7 @@ import asyncpg
 from chargehand.errors import StoreUnavailable
 from chargehand.store.postgres.connecting import Connection
 
+CANCEL_SECONDS = 1.0  # to tell the database that nobody waits for a statement any more
 # The statement may still run, or the server is no longer the primary: whoever comes next must not get this connection.
 _SPOILT = (asyncio.CancelledError, TimeoutError, asyncpg.ReadOnlySQLTransactionError)
 
@@ -21,6 +22,7 @@ class Connections:
         self._places = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
+        self._leaving: dict[Connection, asyncio.Task[None]] = {}
         self._away = ""  # why the database cannot be used now
 
     @contextlib.asynccontextmanager
@@ -31,12 +33,26 @@ class Connections:
             try:
                 yield connection
             except _SPOILT:
-                connection.terminate()
+                self._leave(connection)
                 raise
             finally:
                 self._busy.discard(connection)
-                if not connection.is_closed():
+                if not connection.is_closed() and connection not in self._leaving:
                     self._idle.append(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """Close it in the background: the driver cancels the statement first, which would go on without anybody to read it."""
+        if self._away:
+            connection.terminate()
+            return
+
+        def left(closing: asyncio.Task[None]) -> None:
+            del self._leaving[connection]
+            if not closing.cancelled():
+                closing.exception()  # then it was terminated
+
+        self._leaving[connection] = closing = asyncio.ensure_future(connection.close(timeout=CANCEL_SECONDS))
+        closing.add_done_callback(left)
 
     async def _free(self) -> Connection:
         self._raise_if_away()
@@ -67,5 +83,9 @@ class Connections:
         self._away = ""
 
     async def close(self, seconds: float) -> None:
+        self._away = "the server is stopping"  # for counts too that nobody waits for any more
         idle, self._idle = self._idle, []
-        await asyncio.gather(*[connection.close(timeout=seconds) for connection in idle], return_exceptions=True)
+        closing = [connection.close(timeout=seconds) for connection in idle]
+        await asyncio.gather(*closing, *self._leaving.values(), return_exceptions=True)
+        for connection in tuple(self._busy):
+            connection.terminate()

@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,8 +51,13 @@ from chargehand.store.shared import Row, SharedStore
 CHANNEL = "chargehand_"  # and a secret that is kept in the database
 CHECK_SECONDS = 0.9  # a readiness probe waits no longer
 CLOSE_SECONDS = 1.0
-PATIENCE_SECONDS = 4.5  # of callers that wait for a commit of which nothing is heard
-IN_ORDER = frozenset(("list_jobs", "list_stopped_jobs", "list_succeeded_jobs", "list_queued_jobs", "count_queues"))
+PATIENCE_SECONDS = 4.5  # of callers that wait for a read, or for a commit of which nothing is heard
+_LISTS = ("list_jobs", "list_stopped_jobs", "list_succeeded_jobs", "list_queued_jobs")
+IN_ORDER = frozenset((*_LISTS, *[f"end_of_{name}" for name in _LISTS], "list_live_jobs", "count_queues"))
+# Reads of which no caller waits for the end: it is that of any statement. To count ten million jobs takes longer than callers wait.
+_COUNTS = ("count_queues", "count_topics", "count_stopped")
+_PRUNING = ("prunable_jobs", "prunable_kept", "prunable_finished", "prunable_files", "overdue_deliveries")
+PATIENT = frozenset((*_COUNTS, *_PRUNING))
 _BAD = (asyncpg.PostgresError, ValueError, OverflowError, TypeError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _GONE = (
@@ -104,6 +109,18 @@ def _asked() -> Iterator[None]:
         yield
     except (asyncpg.DataError, ValueError, OverflowError, TypeError) as error:
         raise BadRequest(f"a value cannot be looked up in the database: {error}") from None
+
+
+@contextlib.asynccontextmanager
+async def _patience(seconds: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds) as waiting:
+            yield
+    except TimeoutError:
+        if waiting.expired():
+            text = f"PostgreSQL: a read has not ended within {seconds:g} s; try again"
+            raise StoreUnavailable(text, retry_after_seconds=2) from None
+        raise
 
 
 def _error(rejected: Rejected) -> ChargehandError:
@@ -218,8 +235,9 @@ class PostgresStore(SharedStore):
 
     async def _point(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         query = self._queries[query_name]
+        connections = self._listers if query_name in IN_ORDER else self._readers
         with translated(), _asked():
-            async with (self._listers if query_name in IN_ORDER else self._readers).use() as connection:
+            async with _patience(None if query_name in PATIENT else PATIENCE_SECONDS), connections.use() as connection:
                 return [tuple(row) for row in await connection.fetch(query.sql, *query.bind(**values))]
 
     _scan = _point

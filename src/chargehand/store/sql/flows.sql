@@ -89,6 +89,12 @@ SELECT {job j}, s.number, s.name, s.outcome, s.need, '[]', r.result
 FROM flow_steps s JOIN jobs j ON j.id = s.step_id LEFT JOIN job_results r ON r.job_id = s.step_id
 WHERE s.job_id = :job_id AND s.name IN (SELECT n.value FROM {each names as n});
 
+-- name: lengths_of_results
+SELECT s.name, COALESCE(LENGTH(r.result), 0)
+FROM flow_steps s LEFT JOIN job_results r ON r.job_id = s.step_id
+WHERE s.job_id = :job_id AND s.name IN (SELECT n.value FROM {each names as n})
+ORDER BY s.number;
+
 -- Each is sought by its id: in a join PostgreSQL would take few jobs to be queued, and look for each of them among all steps.
 -- name: waiting_steps
 SELECT s.step_id, s.kind

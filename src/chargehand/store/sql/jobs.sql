@@ -27,23 +27,28 @@ SELECT {job j} FROM jobs j WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NU
 -- Tenant and id are compared and ordered together, as they stand in the indexes for this. So no other index will do: that of ids alone
 -- would be read from end to end for a tenant with few jobs. The ids alone besides tell PostgreSQL which tables cannot have any.
 -- part: newest_of_tenant
-(j.tenant, j.id) >= (:tenant, :first) AND (j.tenant, j.id) < (:tenant, :before) AND j.id >= :first AND j.id < :before AND {part job_filter}
+(j.tenant, j.id) >= (:tenant, :first) AND (j.tenant, j.id) < (:tenant, :before) AND j.id >= :first AND j.id < :before
 ORDER BY j.tenant DESC, j.id DESC
-LIMIT :limit OFFSET :skip
+
+-- No more jobs than `searched` are read, whether or not the filter lets them through; fewer where the page is full before.
+-- part: page
+LIMIT :searched) j WHERE {part job_filter} ORDER BY j.tenant DESC, j.id DESC LIMIT :limit
 
 -- name: list_jobs
-SELECT {job j} FROM jobs j WHERE {part newest_of_tenant};
+SELECT {job j} FROM (SELECT {job j} FROM jobs j WHERE {part newest_of_tenant} {part page};
 
--- The states are said where they are known: a few failed jobs among a million good ones have their own index, and on PostgreSQL jobs that
--- are over lie in other tables than those that wait.
+-- The last of those that a search may read.
+-- name: end_of_list_jobs
+SELECT {job e} FROM jobs e WHERE e.id = (
+  SELECT j.id FROM jobs j WHERE {part newest_of_tenant} LIMIT 1 OFFSET :skip);
+
+-- A few failed jobs among a million good ones have their own index.
 -- name: list_stopped_jobs
-SELECT {job j} FROM jobs j WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant};
+SELECT {job j} FROM (SELECT {job j} FROM jobs j WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant} {part page};
 
--- name: list_succeeded_jobs
-SELECT {job j} FROM jobs j WHERE j.state = 'succeeded' AND {part newest_of_tenant};
-
--- name: list_queued_jobs
-SELECT {job j} FROM jobs j WHERE j.state = 'queued' AND {part newest_of_tenant};
+-- name: end_of_list_stopped_jobs
+SELECT {job e} FROM jobs e WHERE e.id = (
+  SELECT j.id FROM jobs j WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant} LIMIT 1 OFFSET :skip);
 
 -- All running jobs are read and sorted, for they are few: `|| ''` keeps the databases off the indexes that have the order.
 -- name: list_running_jobs
@@ -51,7 +56,14 @@ SELECT {job j}
 FROM jobs j
 WHERE j.state = 'running' AND j.tenant || '' = :tenant AND j.id || '' >= :first AND j.id || '' < :before AND {part job_filter}
 ORDER BY j.id || '' DESC
-LIMIT :limit OFFSET :skip;
+LIMIT :limit;
+
+-- What waits or runs in a queue, in no order: a seek for each.
+-- name: list_live_jobs
+SELECT {job j} FROM jobs j WHERE j.state = 'queued' AND j.kind = :kind AND j.tenant = :tenant AND j.queue = :queue
+UNION ALL
+SELECT {job j} FROM jobs j WHERE j.state = 'running' AND j.kind = :kind AND j.tenant = :tenant AND j.queue = :queue
+LIMIT :limit;
 
 -- By an idempotency key, or by the id of a job or of a delivery: three seeks.
 -- name: find_jobs

@@ -82,6 +82,21 @@ WHERE j.tenant = :tenant AND j.kind IN (SELECT k.value FROM {each kinds as k}) A
   UNION SELECT o.job_id FROM job_keys o WHERE o.tenant = :tenant AND o.kind IN (SELECT k.value FROM {each kinds as k}) AND o.idempotency_key = :key)
 ORDER BY j.id DESC;
 
+-- The state is said where it is known: jobs that are over lie in other tables than those that wait.
+-- name: list_succeeded_jobs
+SELECT {job j} FROM (SELECT {job j} FROM jobs j WHERE j.state = 'succeeded' AND {part newest_of_tenant} {part page};
+
+-- name: end_of_list_succeeded_jobs
+SELECT {job e} FROM jobs e WHERE e.id = (
+  SELECT j.id FROM jobs j WHERE j.state = 'succeeded' AND {part newest_of_tenant} LIMIT 1 OFFSET :skip);
+
+-- name: list_queued_jobs
+SELECT {job j} FROM (SELECT {job j} FROM jobs j WHERE j.state = 'queued' AND {part newest_of_tenant} {part page};
+
+-- name: end_of_list_queued_jobs
+SELECT {job e} FROM jobs e WHERE e.id = (
+  SELECT j.id FROM jobs j WHERE j.state = 'queued' AND {part newest_of_tenant} LIMIT 1 OFFSET :skip);
+
 -- name: job_by_unique_key
 SELECT j.id FROM jobs_live j WHERE {same j :} AND j.unique_key = :unique_key
 FOR KEY SHARE;

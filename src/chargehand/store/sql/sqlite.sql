@@ -42,7 +42,13 @@ WHERE {same j :} AND j.unique_key = :unique_key
 
 -- Differs because SQLite would choose the index of all jobs of the tenant.
 -- name: list_stopped_jobs
-SELECT {job j} FROM jobs j INDEXED BY jobs_stopped WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant};
+SELECT {job j} FROM (
+  SELECT {job j} FROM jobs j INDEXED BY jobs_stopped WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant} {part page};
+
+-- name: end_of_list_stopped_jobs
+SELECT {job e} FROM jobs e WHERE e.id = (
+  SELECT j.id FROM jobs j INDEXED BY jobs_stopped
+  WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant} LIMIT 1 OFFSET :skip);
 
 -- The priorities of a queue that have something due: one seek for each from the highest to the lowest that is queued, and one
 -- alone where nothing is.

@@ -1,7 +1,7 @@
 // One job of any door: timeline, why it waits, input and output, attempts, deliveries, files, log.
 
 import { $, html, morph } from "../dom.js";
-import { get, getOr } from "../api.js";
+import { get, getJobs, getOr } from "../api.js";
 import { readLog } from "../job-log.js";
 import { DOORS, copy, fact, flowHref, head, icon, panel, pill, time } from "../parts.js";
 import { clock, now, number } from "../words.js";
@@ -114,7 +114,7 @@ function jump(href) {
 async function surroundings(job) {
   const name = encodeURIComponent(job.queue);
   const [line, queues, targets] = await Promise.all([
-    get(`/engine/jobs?kind=${job.kind}&queue=${name}&state=queued&limit=${LINE}`),
+    getJobs(`/engine/jobs?kind=${job.kind}&queue=${name}&state=queued&limit=${LINE}`),
     getOr("/engine/queues", { queues: [] }),
     job.kind === "inference" ? getOr("/targets", { targets: [] }) : { targets: [] },
   ]);

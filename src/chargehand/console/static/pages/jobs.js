@@ -1,7 +1,7 @@
 // Jobs of all doors in one list, newest first, filtered by door, state, queue, name or key. A search for one job opens it.
 
 import { flag, html } from "../dom.js";
-import { get, getOr } from "../api.js";
+import { get, getJobs, getOr } from "../api.js";
 import { DOORS, columns, curl, empty, fresh, glyph, head, hrefOf, icon, id, look, time } from "../parts.js";
 import { number, own, sum } from "../words.js";
 import { nounOf, shapeOf, tookOf, whereOf, wordOf } from "./job-words.js";
@@ -51,7 +51,7 @@ export default {
     const asked = read(context.query);
     const queues = await getOr("/engine/queues", { queues: [] });
     const found = asked.q ? await seek(asked) : null;
-    const page = found || (await get(`/engine/jobs?${apiQuery(asked)}`));
+    const page = found || (await getJobs(`/engine/jobs?${apiQuery(asked)}`));
     return {
       asked,
       queues: queues.queues,
@@ -182,7 +182,8 @@ function countOf(by, doors) {
 // the list -----------------------------------------------------------------------------------------------------------------
 
 function table({ asked, jobs, next, why }, overview) {
-  if (!jobs.length) return html`<section class="panel" aria-label="Jobs">${nothing(asked, overview)}</section>`;
+  if (!jobs.length)
+    return html`<section class="panel" aria-label="Jobs">${next ? further(asked, next) : nothing(asked, overview)}</section>`;
   return html`<section class="panel" aria-label="Jobs">
     <table class="t cards freeze">
       ${columns("State", "Job", "What", "Where it is, or why it waits", ["Attempt", "num"], ["Took", "num"], ["Age", "num"])}
@@ -222,6 +223,13 @@ const COMMANDS = {
   provision: () => "chargehand provision submit --help",
   job: (overview) => curl(overview, "/engine/jobs", { queue: "hello", payload: { name: "world" } }),
 };
+
+function further(asked, next) {
+  return empty(
+    "Not found yet",
+    html`None of the jobs that were searched is like that. <a class="btn small" href="${href(asked, { cursor: next })}">Search older ones</a>`,
+  );
+}
 
 function nothing(asked, overview) {
   const filtered = asked.state || asked.topic || asked.queue || asked.q || asked.cursor;

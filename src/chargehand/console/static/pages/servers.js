@@ -1,7 +1,7 @@
 // Servers: a list with the BMC's last facts and the progress of the job; or one server with its steps and its log.
 
 import { html } from "../dom.js";
-import { get } from "../api.js";
+import { get, getJobs } from "../api.js";
 import { readLog } from "../job-log.js";
 import { ACTIONS, bar, columns, empty, fact, glyph, head, id, jobHref, panel, pill, state, time } from "../parts.js";
 import { host, length, number, plural, quoted, since } from "../words.js";
@@ -22,7 +22,7 @@ export default {
 };
 
 async function loadAll() {
-  const [servers, jobs] = await Promise.all([get("/api/v1/servers?limit=500"), get("/api/v1/jobs?limit=500")]);
+  const [servers, jobs] = await Promise.all([get("/api/v1/servers?limit=500"), getJobs("/api/v1/jobs?limit=500")]);
   const last = new Map();
   for (const job of jobs.jobs) if (!last.has(job.server_serial)) last.set(job.server_serial, job);
   const active = [...last.values()]
@@ -37,7 +37,7 @@ async function loadOne(serial, wanted) {
   const name = encodeURIComponent(serial);
   const [server, jobs] = await Promise.all([
     get(`/api/v1/servers/${name}`),
-    get(`/api/v1/jobs?server_serial=${name}&limit=50`),
+    getJobs(`/api/v1/jobs?server_serial=${name}&limit=50`),
   ]);
   const chosen = wanted || (jobs.jobs[0] && jobs.jobs[0].job_id);
   if (!chosen) return { server, jobs: [], job: null, events: [] };
