@@ -149,3 +149,18 @@ async def test_a_stop_is_heard_while_a_function_blocks_the_loop(server: Stub, tm
     (tmp_path / "go").touch()
     await asyncio.wait_for(process.communicate(), 20)
     assert (process.returncode, task.status) == (0, "COMPLETED")
+
+
+async def test_the_end_of_a_worker_leaves_no_error_in_the_loop_of_its_functions() -> None:
+    here, errors = asyncio.get_running_loop(), list[object]()
+    here.set_exception_handler(lambda _, context: errors.append(context))
+
+    async def look_and_end() -> None:
+        asyncio.create_task(loop_watch.LoopWatch(here, 0).run())  # noqa: RUF006 - it ends with its loop
+        await asyncio.sleep(0)
+
+    worker = threading.Thread(target=asyncio.run, args=(look_and_end(),))
+    worker.start()
+    worker.join()  # this loop answers only now that the other one is closed
+    await asyncio.sleep(0)
+    assert errors == []

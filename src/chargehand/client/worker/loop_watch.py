@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import traceback
+from contextlib import suppress
 
 log = logging.getLogger("chargehand.client")
 
@@ -29,7 +30,7 @@ class LoopWatch:
         own = asyncio.get_running_loop()
         since = own.time()
         answered = own.create_future()
-        self._watched.call_soon_threadsafe(own.call_soon_threadsafe, answered.set_result, None)
+        self._watched.call_soon_threadsafe(_answer, own, answered)
         await asyncio.wait({answered}, timeout=BLOCKED_SECONDS)
         if answered.done():
             return
@@ -61,6 +62,11 @@ class LoopWatch:
             return "an unknown line"
         [top] = traceback.extract_stack(frame, limit=1)
         return f"{top.filename}:{top.lineno} in {top.name}: {top.line}"
+
+
+def _answer(loop: asyncio.AbstractEventLoop, answered: "asyncio.Future[None]") -> None:
+    with suppress(RuntimeError):  # that loop is closed: the worker has ended
+        loop.call_soon_threadsafe(answered.set_result, None)
 
 
 def _in_threads() -> list[str]:
