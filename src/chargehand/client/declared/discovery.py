@@ -40,7 +40,7 @@ def _places() -> str:
 
 
 def _import_tasks(module: ModuleType) -> None:
-    """Of the package that this module is, or is in."""
+    """Import all modules called `tasks` in the package that this module is, or is in."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     if not package:
         return
@@ -50,7 +50,7 @@ def _import_tasks(module: ModuleType) -> None:
 
 
 def _reraise(name: str) -> None:
-    """A package that cannot be imported: pkgutil would pass over it."""
+    """Raise what the import of a package raised: pkgutil would pass over the package."""
     raise
 
 
@@ -69,7 +69,7 @@ def _only_one(module: ModuleType) -> App:
     found = {
         id(value): (f"{each.__name__}:{name}", value)
         for each in modules
-        for name, value in vars(each).items()
+        for name, value in list(vars(each).items())  # a module may still be filled by another thread
         if isinstance(value, App)
     }
     if not found:

@@ -65,7 +65,7 @@ async def arun_eagerly(handler: Handler, new: NewTask) -> Ended:
 
 
 async def _run(handler: Handler, new: NewTask) -> Ended:
-    """Retry and Fail are what they are to a worker. Any other error is raised: it is what a test should show."""
+    """Treat Retry and Fail as a worker does. Raise any other error: a test should show it."""
     task = _task(new)
     for attempt in range(1, task.max_attempts + 1):
         task = msgspec.structs.replace(task, attempts=attempt)
@@ -105,7 +105,7 @@ def _failed(task: Task, error: str) -> Ended:
 
 
 def _without_a_loop(run: Coroutine[Any, Any, T]) -> T:
-    """Of a coroutine that awaits nothing."""
+    """Run a coroutine that awaits nothing; return its result."""
     try:
         run.send(None)
     except StopIteration as ended:
@@ -115,7 +115,7 @@ def _without_a_loop(run: Coroutine[Any, Any, T]) -> T:
 
 
 def _in_another_thread(run: Coroutine[Any, Any, T]) -> T:
-    """This thread has a loop, which waits for what the caller does."""
+    """Run it in a thread with its own loop: the loop of this thread is blocked."""
     results: list[T] = []
     errors: list[BaseException] = []
 

@@ -22,14 +22,14 @@ NOTHING_SAID = Policy(tuple(range(10)), 5)  # every priority, and as many attemp
 
 
 async def set_policies(client: AsyncClient, declared: Iterable[Declaration], overwrite: bool) -> None:
-    """Conflict if the server has something else and it is not to be overwritten."""
+    """Set what is declared. Raise Conflict if the server has something else and `overwrite` is false."""
     for each in declared:
         await _allowed(each, "codeq:admin", _set_topic(client, each, overwrite))
         await _allowed(each, "codeq:produce", _set_schedule(client, each, overwrite))
 
 
 async def _allowed(declared: Declaration, scope: str, setting: Awaitable[None]) -> None:
-    """A token without that scope is told so with 401 or 403; one that the server does not know gets no tasks anyway."""
+    """Apply the setting. If the token lacks the scope, log it and go on: one that the server does not know gets no tasks anyway."""
     try:
         await setting
     except (Forbidden, Unauthenticated) as error:

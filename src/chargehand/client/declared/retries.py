@@ -32,7 +32,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"retry: factor must be 1 or more, not {self.factor:g}")
 
     def verdict(self, error: Exception, attempt: int) -> Exception:
-        """What the worker is to be told of this error: it decides about errors that it gets as they are."""
+        """Return what the worker gets to decide about: Fail, Retry, or the error itself."""
         if isinstance(error, Fail | Retry):
             return error
         if isinstance(error, self.never) or not isinstance(error, self.only):

@@ -105,6 +105,6 @@ def worker(
 
 
 def _given(context: typer.Context, name: str) -> bool:
-    """On the command line: what the environment says, an app knows itself."""
+    """Return whether the option was given on the command line: what the environment says, an app reads itself."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -12,7 +12,7 @@ from chargehand.errors import ConfigError
 
 
 def find_app(target: str) -> App:
-    """In the current directory too, which is not where this program is."""
+    """Find the app, also in the current directory, where an installed program does not look."""
     sys.path.insert(0, os.getcwd())
     try:
         return find(target)
