@@ -1,6 +1,7 @@
 """A worker that stops hands back the tasks that were on their way to it."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ class LateServer:
                 await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        method, path = (await reader.readuntil(b"\r\n\r\n")).decode().split()[:2]
+        method, path = await read_request(reader)
         if path.endswith("/claim/stream"):
             await self._stream(reader, writer)
         elif method == "DELETE":
@@ -57,6 +58,15 @@ class LateServer:
             writer.write(chunk(b""))
         else:
             await reader.read()  # until the client hangs up
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[str, str]:
+    """Read the body too: a connection that is closed before it was read is reset, and the answer may be lost."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    length = re.search(r"(?mi)^content-length: *(\d+)", head)
+    await reader.readexactly(int(length[1]) if length else 0)
+    method, path = head.split()[:2]
+    return method, path
 
 
 def plain(status: bytes, body: bytes = b"") -> bytes:

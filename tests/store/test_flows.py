@@ -297,7 +297,7 @@ async def test_results_are_taken_over_without_holding_more_of_them_than_a_payloa
         else:
             assert claimed == ()
             error = (await get(store, id_of(flow, "last"))).error
-            assert error == "what it takes over of the steps before it makes it larger than 10000 bytes"
+            assert error == "with the results put in, the payload is larger than 10000 bytes"
     assert most <= 10_000
 
 

@@ -15,7 +15,7 @@ from chargehand.engine.job import FINAL, SECOND, State
 from chargehand.engine.moves import Change
 from chargehand.engine.reads import DeliveryFilter, EndpointFilter, FileFilter
 from chargehand.engine.store import OldJobs, OldPeriods, Store
-from chargehand.errors import StoreError
+from chargehand.errors import StoreError, StoreUnavailable
 from chargehand.store.postgres import periods
 from chargehand.store.postgres.connecting import Connection
 from tests.conftest import Clock
@@ -73,6 +73,12 @@ class Shop:
 
     async def turn(self) -> int:
         """Do what the two chores do; return how many jobs were removed one by one."""
+        for _ in range(20):
+            with contextlib.suppress(StoreUnavailable):  # it waits for no lock for long, autovacuum's included
+                return await self.try_turn()
+        return await self.try_turn()
+
+    async def try_turn(self) -> int:
         await self.store.prune(OldPeriods(LIFE), 1)
         return await self.store.prune(OLD, 10)
 
@@ -249,7 +255,7 @@ async def test_a_turn_gives_up_and_harms_nobody_while_somebody_reads_for_long(sh
     async with reader.transaction():
         await reader.execute("SELECT 1 FROM jobs")
         with pytest.raises(StoreError, match="lock timeout"):
-            await shop.turn()
+            await shop.try_turn()
         assert await shop.store.get_job(job_id) is not None
     await reader.close()
     await shop.turn()
@@ -338,7 +344,7 @@ async def test_a_period_whose_making_was_broken_off_is_completed_by_the_next_tur
     async with reader.transaction():
         await reader.execute("SELECT 1 FROM job_events")
         with pytest.raises(StoreError, match="lock timeout"):
-            await shop.turn()
+            await shop.try_turn()
         await shop.finished()
     await reader.close()
     assert await tables(shop) < 3 * len(periods.TABLES)
@@ -460,7 +466,7 @@ async def test_a_job_is_never_there_without_its_key(shop: Shop) -> None:
     async with reader.transaction():
         await reader.execute("SELECT 1 FROM jobs")
         with pytest.raises(StoreError, match="lock timeout"):
-            await shop.turn()
+            await shop.try_turn()
         again = await shop.store.write(a_job(idempotency_key="k"))
         assert (again.job_id, again.created) == (job_id, False)
     await reader.close()

@@ -287,6 +287,32 @@ async def test_the_running_jobs_are_found_without_reading_those_that_wait(store_
         assert await effort(store_url, "list_running_jobs", **EVERY_JOB, tenant=TENANT, limit=50) < 10_000
 
 
+MANY_FLOWS = """
+    INSERT INTO jobs (id, tenant, kind, queue, node, state, stage, topic, previous, topic_seq, priority, run_at, attempt,
+                      max_attempts, lease, lease_owner, lease_until, waiting_for, traceparent, tracestate, reports, seq, created_at,
+                      updated_at)
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 50000)
+    SELECT 'flow' || (100000 + i), 'acme', 'flow', 'flows', '', 'running', 'steps', 'running:steps', '', 1, 5, 1, 1, 1, 0, 'its steps',
+           9000000000000000, '', '', '', '', 1, 1, 1
+    FROM n"""
+
+
+async def test_what_runs_and_what_lapsed_are_found_beside_many_flows_that_run(store_url: str, clock: Clock) -> None:
+    async with opened(store_url, clock) as store:
+        working = await running(store)
+        await sql(store_url, MANY_FLOWS)
+        await sql(store_url, "ANALYZE jobs")
+        flows = [job.id for job in await store.list_jobs(JobFilter(TENANT, kind="flow", state=State.RUNNING, limit=3))]
+        assert flows == ["flow150000", "flow149999", "flow149998"]
+        everything = await store.list_jobs(JobFilter(TENANT, state=State.RUNNING, limit=2))
+        assert [job.id for job in everything] == ["flow150000", "flow149999"]
+        others = await store.list_jobs(JobFilter(TENANT, kind=working.kind, state=State.RUNNING))
+        assert [job.id for job in others] == [working.id]
+        assert await effort(store_url, "list_running_jobs", **EVERY_JOB, tenant=TENANT, limit=50) < 20_000
+        assert await effort(store_url, "list_lapsed_jobs", owner_prefix="", now=clock.now, limit=50) < 2_000
+        assert await effort(store_url, "list_lapsed_jobs", owner_prefix="worker", now=clock.now, limit=50) < 2_000
+
+
 MANY_DEAD = """
     INSERT INTO deliveries (id, tenant, job_id, seq, endpoint_id, url, dialect, state, attempt, tries, lease, lease_until, due_at, since_at,
                             reason, created_at, updated_at)
@@ -321,7 +347,7 @@ async def test_jobs_that_are_over_are_listed_without_reading_those_that_wait(pos
         await job_in(store, State.SUCCEEDED)
         await sql(postgres_url, MANY_JOBS)
         await sql(postgres_url, "ANALYZE jobs")
-        assert await effort(postgres_url, "list_succeeded_jobs", **EVERY_JOB, tenant=TENANT, limit=50) < 1_000
+        assert await effort(postgres_url, "list_succeeded_jobs", **EVERY_JOB, tenant=TENANT, limit=50) < 2_000
 
 
 async def test_a_plan_for_lists_that_was_made_while_there_was_nothing_serves_a_hundred_thousand_jobs(
@@ -330,7 +356,7 @@ async def test_a_plan_for_lists_that_was_made_while_there_was_nothing_serves_a_h
     async with opened(postgres_url, clock):
         await sql(postgres_url, MANY_JOBS)
         for name in ("list_jobs", "list_queued_jobs"):
-            assert await effort(postgres_url, name, **EVERY_JOB, tenant=TENANT, limit=50) < 1_000
+            assert await effort(postgres_url, name, **EVERY_JOB, tenant=TENANT, limit=50) < 2_000
 
 
 @pytest.mark.parametrize(

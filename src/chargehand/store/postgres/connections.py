@@ -37,7 +37,9 @@ class Connections:
                 raise
             finally:
                 self._busy.discard(connection)
-                if not connection.is_closed() and connection not in self._leaving:
+                if self._away:
+                    connection.terminate()
+                elif not connection.is_closed() and connection not in self._leaving:
                     self._idle.append(connection)
 
     def _leave(self, connection: Connection) -> None:
@@ -48,8 +50,9 @@ class Connections:
 
         def left(closing: asyncio.Task[None]) -> None:
             del self._leaving[connection]
+            connection.terminate()  # does nothing to a closed one; a task that was cancelled early closed nothing
             if not closing.cancelled():
-                closing.exception()  # then it was terminated
+                closing.exception()
 
         self._leaving[connection] = closing = asyncio.ensure_future(connection.close(timeout=CANCEL_SECONDS))
         closing.add_done_callback(left)

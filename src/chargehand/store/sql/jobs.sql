@@ -50,11 +50,21 @@ SELECT {job j} FROM (SELECT {job j} FROM jobs j WHERE j.state IN ('failed', 'can
 SELECT {job e} FROM jobs e WHERE e.id = (
   SELECT j.id FROM jobs j WHERE j.state IN ('failed', 'cancelled') AND {part newest_of_tenant} LIMIT 1 OFFSET :skip);
 
--- All running jobs are read and sorted, for they are few: `|| ''` keeps the databases off the indexes that have the order.
+-- All running jobs but flows are read and sorted, for they are few: `|| ''` keeps the databases off the indexes that have the order.
+-- part: running_of_tenant
+j.state = 'running' AND j.tenant || '' = :tenant AND j.id || '' >= :first AND j.id || '' < :before AND {part job_filter}
+
+-- Flows run until their last step has ended: there may be a million. They are read off an index of their own until the page is full.
 -- name: list_running_jobs
-SELECT {job j}
-FROM jobs j
-WHERE j.state = 'running' AND j.tenant || '' = :tenant AND j.id || '' >= :first AND j.id || '' < :before AND {part job_filter}
+SELECT {job j} FROM (
+  SELECT {job j} FROM jobs j WHERE j.kind < 'flow' AND {part running_of_tenant}
+  UNION ALL
+  SELECT {job j} FROM jobs j WHERE j.kind > 'flow' AND {part running_of_tenant}
+  UNION ALL
+  SELECT {job j} FROM (
+    SELECT {job j} FROM (SELECT {job j} FROM jobs j WHERE j.kind = 'flow' AND j.state = 'running' AND {part newest_of_tenant} {part page}
+  ) j
+) j
 ORDER BY j.id || '' DESC
 LIMIT :limit;
 
@@ -88,12 +98,15 @@ WHERE e.job_id = :job_id AND e.move = 'note' AND e.step = :step
 ORDER BY e.seq DESC
 LIMIT 1;
 
+-- part: lapsed
+j.state = 'running' AND ((CAST(:owner_prefix AS TEXT) = '' AND j.lease_until <= :now)
+  OR (:owner_prefix <> '' AND SUBSTR(j.lease_owner, 1, LENGTH(:owner_prefix)) = :owner_prefix))
+
+-- Nobody holds a flow: the leases of all others are read.
 -- name: list_lapsed_jobs
-SELECT {job j}
-FROM jobs j
-WHERE j.state = 'running'
-  AND ((CAST(:owner_prefix AS TEXT) = '' AND j.lease_until <= :now)
-    OR (:owner_prefix <> '' AND SUBSTR(j.lease_owner, 1, LENGTH(:owner_prefix)) = :owner_prefix))
+SELECT {job j} FROM jobs j WHERE j.kind < 'flow' AND {part lapsed}
+UNION ALL
+SELECT {job j} FROM jobs j WHERE j.kind > 'flow' AND {part lapsed}
 LIMIT :limit;
 
 -- name: list_overdue_jobs

@@ -4,6 +4,8 @@ ALTER TABLE jobs ADD COLUMN flow TEXT, ADD COLUMN step INTEGER, ADD COLUMN steps
 -- Whoever ends jobs looks here for steps among them; where nobody uses flows it is empty.
 CREATE INDEX jobs_steps ON jobs_live (id) WHERE flow IS NOT NULL;
 CREATE INDEX jobs_over_flow ON jobs_over (flow) WHERE flow IS NOT NULL;
+-- A flow runs until its last step has ended; a million may run, beside few other jobs.
+CREATE INDEX jobs_flows ON jobs_live (tenant, id) WHERE kind = 'flow' AND state = 'running';
 
 -- The steps of the flow `job_id`. A step starts when `met` of its edges reached `need`; `waits` are those that nothing is known of yet.
 CREATE TABLE flow_steps (

@@ -3,6 +3,8 @@
 ALTER TABLE jobs ADD COLUMN flow TEXT;
 ALTER TABLE jobs ADD COLUMN step INTEGER;
 ALTER TABLE jobs ADD COLUMN steps_left INTEGER;
+-- A flow runs until its last step has ended; a million may run, beside few other jobs.
+CREATE INDEX jobs_flows ON jobs (tenant, id) WHERE kind = 'flow' AND state = 'running';
 
 -- The steps of the flow `job_id`. A step starts when `met` of its edges reached `need`; `waits` are those that nothing is known of yet.
 CREATE TABLE flow_steps (
