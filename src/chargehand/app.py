@@ -131,7 +131,11 @@ class Server:
             pool_size=config.store.pool_size,
             group_size=config.store.group_size,
         )
-        return cls(config, store, siblings)
+        try:
+            return cls(config, store, siblings)
+        except BaseException:
+            await store.close()
+            raise
 
     def routes(self) -> list[Route]:
         doors = {"engine": self._jobs.steps} | {

@@ -94,9 +94,9 @@ async def test_nodes_keep_their_connections_while_the_schema_expands(postgres_ur
     async with opened(postgres_url) as store, newer_node(postgres_url, EXPANDS) as newer:
         job = await running(store)
         ours = "SELECT pid FROM pg_stat_activity WHERE application_name ~ '^chargehand [0-9]' ORDER BY pid"
-        before = await sql(postgres_url, ours)
+        before = set(await sql(postgres_url, ours))
         await newer.run()
-        assert await sql(postgres_url, ours) == before
+        assert before <= set(await sql(postgres_url, ours))  # others may have come
         assert await applied(postgres_url) == [NEWEST + 1]
         later = await submit(store)
         assert {each.id for each in await store.list_jobs(JobFilter(job.tenant))} == {job.id, later}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from chargehand.config import load_config
@@ -410,6 +411,8 @@ async def test_a_missing_package_is_a_configuration_error(store_url: str, monkey
     with pytest.raises(ConfigError, match=r"tasks\.grpc_listen needs packages .*pip install chargehand\[grpc\]"):
         async with calling(store_url, ON):
             raise AssertionError("it started")
+    # The store was open before the doors were made.
+    assert [each.cmdline() for each in psutil.Process().children() if store_url.split("///")[1] in each.cmdline()] == []
 
 
 def test_our_messages_have_the_bytes_of_codeqs() -> None:
