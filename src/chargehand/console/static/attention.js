@@ -11,6 +11,7 @@ export function attention({ targets, endpoints, queues, overview }) {
   return [...breakers(endpoints), ...deadLetters(overview, endpoints), ...away(targets, queues), ...unclaimed(queues)];
 }
 
+// A time that goes on stands last, without a full stop: nothing behind it moves when it gets longer.
 function row(key, as, title, what, href) {
   return html`<li class="s s-${look(as)[1]}" data-key="a-${key}">${glyph(as)}<b>${title}</b><span class="what">${what}</span><a class="btn small" href="${href}">Open</a></li>`;
 }
@@ -23,7 +24,7 @@ function breakers(endpoints) {
         each.state === "disabled"
           ? "It answered that it is gone (410)."
           : each.breaker_until
-            ? html`Tried again ${time(each.breaker_until, "ago")}.`
+            ? html`Tried again ${time(each.breaker_until, "ago")}`
             : "";
       const title = each.state === "disabled" ? `${host(each.url)} is gone` : `${host(each.url)} is left alone`;
       return row(
@@ -66,7 +67,7 @@ function away(targets, queues) {
       );
       const count = sum(waits, (queue) => queue.ready);
       if (!count) return "";
-      const what = html`${plural(count, "job waits", "jobs wait")} for its models. ${target.problem || "It does not answer"}, for ${time(target.since, "in")}.`;
+      const what = html`${plural(count, "job waits", "jobs wait")} for its models. ${target.problem || "It does not answer"}, for ${time(target.since, "in")}`;
       return row(
         `t-${target.name}`,
         "parked",
