@@ -323,11 +323,13 @@ MANY_DEAD = """
 
 
 async def test_the_newest_dead_deliveries_are_found_without_reading_older_ones(store_url: str, clock: Clock) -> None:
-    page = {"tenant": TENANT, "endpoint_id": None, "before": None, "limit": 50}
+    page = {"tenant": TENANT, "limit": 50}
     async with opened(store_url, clock):
         await sql(store_url, MANY_DEAD)
         await sql(store_url, "ANALYZE deliveries")
-        assert await effort(store_url, "list_dead_deliveries", **page) < 5_000
+        assert await effort(store_url, "newest_dead_deliveries", **page, before="z") < 5_000
+        of_one = {**page, "endpoint_id": "many0", "before": None}
+        assert await effort(store_url, "dead_deliveries_of_endpoint", **of_one) < 5_000
 
 
 async def test_the_jobs_of_a_tenant_with_few_are_found_without_reading_those_of_others(

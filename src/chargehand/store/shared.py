@@ -302,8 +302,10 @@ class SharedStore(ABC):
         values: dict[str, Any] = {"tenant": by.tenant, "before": by.before, "limit": by.limit, "state": by.state}
         if by.job_id is not None:
             name, values["job_id"] = "list_deliveries_of_job", by.job_id
+        elif by.state == DeliveryState.DEAD and by.endpoint_id is None:
+            name, values["before"] = "newest_dead_deliveries", by.before or LAST_ID
         else:
-            name = "list_dead_deliveries" if by.state == DeliveryState.DEAD else "list_deliveries"
+            name = "dead_deliveries_of_endpoint" if by.state == DeliveryState.DEAD else "list_deliveries"
             values["endpoint_id"] = by.endpoint_id
         found = [delivery_from(row) for row in await self._scan(name, **values)]
         if by.job_id is not None and by.endpoint_id is not None:

@@ -53,7 +53,9 @@ CHECK_SECONDS = 0.9  # a readiness probe waits no longer
 CLOSE_SECONDS = 1.0
 PATIENCE_SECONDS = 4.5  # of callers that wait for a read, or for a commit of which nothing is heard
 _LISTS = ("list_jobs", "list_stopped_jobs", "list_succeeded_jobs", "list_queued_jobs")
-IN_ORDER = frozenset((*_LISTS, *[f"end_of_{name}" for name in _LISTS], "list_live_jobs", "count_queues"))
+IN_ORDER = frozenset(
+    (*_LISTS, *[f"end_of_{name}" for name in _LISTS], "list_live_jobs", "count_queues", "newest_dead_deliveries")
+)
 # Reads of which no caller waits for the end: it is that of any statement. To count ten million jobs takes longer than callers wait.
 _COUNTS = ("count_queues", "count_topics", "count_stopped")
 _PRUNING = ("prunable_jobs", "prunable_kept", "prunable_finished", "prunable_files", "overdue_deliveries")

@@ -40,12 +40,19 @@ WHERE (CAST(:tenant AS TEXT) IS NULL OR d.tenant = :tenant)
 ORDER BY d.id DESC
 LIMIT :limit;
 
--- name: list_dead_deliveries
+-- Of any endpoint.
+-- name: newest_dead_deliveries
 SELECT {delivery d}
 FROM deliveries d
-WHERE d.state = 'dead'
+WHERE d.state = 'dead' AND d.id < :before AND (CAST(:tenant AS TEXT) IS NULL OR d.tenant = :tenant)
+ORDER BY d.id DESC
+LIMIT :limit;
+
+-- name: dead_deliveries_of_endpoint
+SELECT {delivery d}
+FROM deliveries d
+WHERE d.state = 'dead' AND d.endpoint_id = :endpoint_id
   AND (CAST(:tenant AS TEXT) IS NULL OR d.tenant = :tenant)
-  AND (CAST(:endpoint_id AS TEXT) IS NULL OR d.endpoint_id = :endpoint_id)
   AND (CAST(:before AS TEXT) IS NULL OR d.id < :before)
 ORDER BY d.id DESC
 LIMIT :limit;
