@@ -306,14 +306,15 @@ async def test_a_delivery_shows_its_event_and_the_result_of_its_last_try(store: 
     [untried] = await pending(store)
     job = await get(store, (await delivery(store, delivery_id)).job_id)
     await store.write(a_settle(delivery_id, lease, PENDING, status=503, duration_seconds=2.0))
-    found = {told.delivery_id: told for told in await store.subjects([delivery_id, untried, "nobody"])}
+    job_ids = {each: (await delivery(store, each)).job_id for each in (delivery_id, untried)} | {"nobody": job.id}
+    found = {told.delivery_id: told for told in await store.subjects(job_ids)}
     assert found == {
         delivery_id: Subject(delivery_id, job.kind, job.queue.name, "queued", "", 503, 2.0),
         untried: Subject(untried, job.kind, job.queue.name, "queued", "", None, None),
     }
     [lease] = (await store.write(a_take(limit=1))).leases
     await store.write(a_settle(delivery_id, lease))
-    assert [told.status for told in await store.subjects([delivery_id])] == [200]
+    assert [told.status for told in await store.subjects({delivery_id: job.id})] == [200]
 
 
 async def test_an_endpoint_that_answers_gone_is_disabled_together_with_its_last_try(store: Store) -> None:

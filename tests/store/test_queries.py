@@ -655,7 +655,7 @@ def reads(store: Store, job: Job) -> list[Callable[[], Awaitable[Any]]]:
         lambda: store.outgoing(["nobody"]),
         lambda: store.due_endpoints(10),
         lambda: store.list_deliveries(DeliveryFilter()),
-        lambda: store.subjects(["nobody"]),
+        lambda: store.subjects({"nobody": "nobody"}),
         lambda: get_endpoint(store, endpoint),
         lambda: store.list_files(FileFilter(job_id=job_id)),
         lambda: store.list_files(FileFilter(TENANT)),

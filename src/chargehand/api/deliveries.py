@@ -144,7 +144,9 @@ class DeliveriesApi:
         raise NotFound(f"there is no delivery {delivery_id}")
 
     async def _described(self, deliveries: list[Delivery]) -> list[DeliveryView]:
-        about = {each.delivery_id: each for each in await self._reads.subjects([each.id for each in deliveries])}
+        about = {
+            each.delivery_id: each for each in await self._reads.subjects({each.id: each.job_id for each in deliveries})
+        }
         return [delivery_view(each, about.get(each.id, Subject(each.id))) for each in deliveries]
 
     async def _endpoint(self, req: Request, endpoint_id: str) -> Endpoint:

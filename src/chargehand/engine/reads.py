@@ -3,7 +3,7 @@
 A read sees the last commit and waits for no write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -165,7 +165,10 @@ class OutboxReads(Protocol):
     async def due_endpoints(self, limit: int) -> list[tuple[str, int]]: ...
     async def list_deliveries(self, by: DeliveryFilter) -> list[Delivery]: ...
     async def list_tries(self, delivery_id: str) -> list[Try]: ...
-    async def subjects(self, delivery_ids: Sequence[str]) -> list[Subject]: ...
+    async def subjects(self, job_ids: Mapping[str, str]) -> list[Subject]:
+        """Return what deliveries are about; `job_ids` has the job of each by its id."""
+        ...
+
     async def list_endpoints(self, by: EndpointFilter) -> list[Endpoint]: ...
 
 

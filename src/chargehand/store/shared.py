@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, TypeVar, cast
 
@@ -312,8 +312,9 @@ class SharedStore(ABC):
             found = [each for each in found if each.endpoint_id == by.endpoint_id]
         return found
 
-    async def subjects(self, delivery_ids: Sequence[str]) -> list[Subject]:
-        return [Subject(*row) for row in await self._point("subjects", ids=delivery_ids)]
+    async def subjects(self, job_ids: Mapping[str, str]) -> list[Subject]:
+        rows = await self._point("subjects", ids=tuple(job_ids), job_ids=tuple(job_ids.values()))
+        return [Subject(*row) for row in rows]
 
     async def list_endpoints(self, by: EndpointFilter) -> list[Endpoint]:
         if by.id is not None:

@@ -67,14 +67,6 @@ WHERE d.job_id = :job_id
 ORDER BY d.id DESC
 LIMIT :limit;
 
--- name: subjects
-SELECT d.id, j.kind, j.queue, e.state, e.stage, t.status, t.duration_seconds
-FROM deliveries d
-JOIN jobs j ON j.id = d.job_id
-JOIN job_events e ON e.job_id = d.job_id AND e.seq = d.seq
-LEFT JOIN delivery_tries t ON t.delivery_id = d.id AND t.number = d.tries
-WHERE d.id IN (SELECT i.value FROM {each ids as i});
-
 -- name: get_endpoint
 SELECT {endpoint e},
   (SELECT COUNT(*) FROM deliveries d WHERE d.state = 'pending' AND d.endpoint_id = e.id),

@@ -454,3 +454,12 @@ WHERE a.datname = current_database() AND a.application_name = {part session_name
 SELECT a.pid, a.application_name FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.usename = current_user AND a.backend_type = 'client backend'
   AND a.pid <> pg_backend_pid() AND a.application_name NOT LIKE 'chargehand%';
+
+-- The id of its job says in which tables a delivery and all about it lie: without it those of all periods would be looked into.
+-- name: subjects
+SELECT d.id, j.kind, j.queue, e.state, e.stage, t.status, t.duration_seconds
+FROM UNNEST(:ids::TEXT[], :job_ids::TEXT[]) AS i(id, job_id)
+JOIN deliveries d ON d.id = i.id AND d.job_id = i.job_id
+JOIN jobs j ON j.id = i.job_id
+JOIN job_events e ON e.job_id = i.job_id AND e.seq = d.seq
+LEFT JOIN delivery_tries t ON t.job_id = i.job_id AND t.delivery_id = i.id AND t.number = d.tries;

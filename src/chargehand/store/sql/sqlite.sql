@@ -175,3 +175,11 @@ UPDATE endpoints SET state = 'disabled', reason = :reason, updated_at = :now WHE
 -- This process is the only one at the file, so whatever was being sent when the last one ended is not being sent now.
 -- name: release_all_deliveries
 UPDATE deliveries SET lease_until = NULL WHERE state = 'pending' AND lease_until IS NOT NULL;
+
+-- name: subjects
+SELECT d.id, j.kind, j.queue, e.state, e.stage, t.status, t.duration_seconds
+FROM deliveries d
+JOIN jobs j ON j.id = d.job_id
+JOIN job_events e ON e.job_id = d.job_id AND e.seq = d.seq
+LEFT JOIN delivery_tries t ON t.delivery_id = d.id AND t.number = d.tries
+WHERE d.id IN (SELECT i.value FROM {each ids as i});
