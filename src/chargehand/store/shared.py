@@ -112,12 +112,13 @@ def _pruning(old: Old) -> tuple[str, dict[str, Any], Callable[[tuple[str, ...]],
     return "overdue_deliveries", {"age": age}, lambda ids: GiveUp(ids, reason)
 
 
-def _newest_of_tenant(by: JobFilter) -> dict[str, str]:
+def _newest_of_tenant(by: JobFilter) -> dict[str, str | int]:
     if by.tenant is None:
         raise ValueError("a list of jobs is that of a tenant")
     first = max(by.first, "" if by.since is None else first_id_at(by.since - CLOCK_SKEW))
     before = min(by.before or LAST_ID, LAST_ID if by.until is None else first_id_at(by.until + CLOCK_SKEW))
-    return {"tenant": by.tenant, "first": first, "before": before}
+    until = LAST_INSTANT if by.until is None else by.until
+    return {"tenant": by.tenant, "first": first, "before": before, "since": by.since or 0, "until": until}
 
 
 class SharedStore(ABC):
@@ -199,8 +200,6 @@ class SharedStore(ABC):
             unnamed=not by.names,
             names=by.names,
             starts=by.starts,
-            since=by.since or 0,
-            until=LAST_INSTANT if by.until is None else by.until,
             text=text,
             text_lower=text and text.lower(),
             limit=by.limit,

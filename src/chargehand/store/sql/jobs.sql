@@ -21,13 +21,13 @@ SELECT {job j} FROM jobs j WHERE j.id = :job_id AND (CAST(:tenant AS TEXT) IS NU
     WHERE LOWER(SUBSTR(j.queue, 1, LENGTH(n.value))) = n.value AND (:starts OR LENGTH(j.queue) = LENGTH(n.value))))
   AND (CAST(:state AS TEXT) IS NULL OR j.state = :state)
   AND (:any_topic OR j.topic IN (SELECT t.value FROM {each topics as t}))
-  AND j.created_at >= :since AND j.created_at < :until
   AND (CAST(:text AS TEXT) IS NULL OR j.error LIKE :text ESCAPE '!' OR LOWER(j.error) LIKE :text_lower ESCAPE '!')
 
 -- Tenant and id are compared and ordered together, as they stand in the indexes for this. So no other index will do: that of ids alone
 -- would be read from end to end for a tenant with few jobs. The ids alone besides tell PostgreSQL which tables cannot have any.
 -- part: newest_of_tenant
 (j.tenant, j.id) >= (:tenant, :first) AND (j.tenant, j.id) < (:tenant, :before) AND j.id >= :first AND j.id < :before
+  AND j.created_at >= :since AND j.created_at < :until
 ORDER BY j.tenant DESC, j.id DESC
 
 -- No more jobs than `searched` are read, whether or not the filter lets them through; fewer where the page is full before.
@@ -52,7 +52,8 @@ SELECT {job e} FROM jobs e WHERE e.id = (
 
 -- All running jobs but flows are read and sorted, for they are few: `|| ''` keeps the databases off the indexes that have the order.
 -- part: running_of_tenant
-j.state = 'running' AND j.tenant || '' = :tenant AND j.id || '' >= :first AND j.id || '' < :before AND {part job_filter}
+j.state = 'running' AND j.tenant || '' = :tenant AND j.id || '' >= :first AND j.id || '' < :before
+  AND j.created_at >= :since AND j.created_at < :until AND {part job_filter}
 
 -- Flows run until their last step has ended: there may be a million. They are read off an index of their own until the page is full.
 -- name: list_running_jobs
