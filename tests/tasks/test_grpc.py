@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from chargehand.config import load_config
