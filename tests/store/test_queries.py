@@ -304,6 +304,11 @@ async def test_what_runs_and_what_lapsed_are_found_beside_many_flows_that_run(st
         await sql(store_url, "ANALYZE jobs")
         flows = [job.id for job in await store.list_jobs(JobFilter(TENANT, kind="flow", state=State.RUNNING, limit=3))]
         assert flows == ["flow150000", "flow149999", "flow149998"]
+        await sql(store_url, "UPDATE jobs SET queue = 'rare' WHERE id = 'flow100007'")
+        rare, following = await list_page(store, JobFilter(TENANT, kind="flow", queue="rare", state=State.RUNNING))
+        assert ([job.id for job in rare], following) == (["flow100007"], None)
+        of_tasks = EVERY_JOB | {"kind": "task"}
+        assert await effort(store_url, "list_running_jobs", **of_tasks, tenant=TENANT, limit=50) < 10_000
         everything = await store.list_jobs(JobFilter(TENANT, state=State.RUNNING, limit=2))
         assert [job.id for job in everything] == ["flow150000", "flow149999"]
         others = await store.list_jobs(JobFilter(TENANT, kind=working.kind, state=State.RUNNING))

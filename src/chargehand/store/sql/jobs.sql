@@ -63,7 +63,10 @@ SELECT {job j} FROM (
   SELECT {job j} FROM jobs j WHERE j.kind > 'flow' AND {part running_of_tenant}
   UNION ALL
   SELECT {job j} FROM (
-    SELECT {job j} FROM (SELECT {job j} FROM jobs j WHERE j.kind = 'flow' AND j.state = 'running' AND {part newest_of_tenant} {part page}
+    SELECT {job j} FROM jobs j
+    WHERE (CAST(:kind AS TEXT) IS NULL OR :kind = 'flow') AND {part job_filter}
+      AND j.kind = 'flow' AND j.state = 'running' AND {part newest_of_tenant}
+    LIMIT :limit
   ) j
 ) j
 ORDER BY j.id || '' DESC
